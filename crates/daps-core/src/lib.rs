@@ -1,1 +1,41 @@
-//! x
+//! Vocabulary and annealing loop of Decoupled Annealing Posterior Sampling: schedules, priors, operators, likelihoods,
+//! kernels, addressed randomness and events. No files, no printing, no networks.
+
+mod anneal;
+mod approx;
+mod covariance;
+mod denoiser;
+mod error;
+mod event;
+mod kernel;
+mod likelihood;
+mod method;
+pub mod mixture;
+mod noise;
+mod ode;
+mod operator;
+mod pixel;
+mod prior;
+pub mod real;
+mod schedule;
+
+/// The tensor library, so that macros and dependants name one version.
+pub use candle_core as candle;
+
+pub use anneal::{Samples, anneal};
+pub use approx::Approx;
+pub use covariance::{Covariance, Full, RowCovariance, solve_spd};
+pub use denoiser::{
+    Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
+};
+pub use error::{Error, Result};
+pub use event::{Cost, Event, Observer, State};
+pub use kernel::{ChainInfo, Conditional, Kernel};
+pub use likelihood::{Beta, Gaussian, Likelihood, Smooth};
+pub use method::{Method, MethodInfo, Need, Task};
+pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
+pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
+pub use operator::{Differentiable, Linear, Operator, Piece, Pixelwise, Spectral};
+pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread, SpreadTable};
+pub use prior::{Estimated, Prior};
+pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};

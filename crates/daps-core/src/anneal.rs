@@ -1,0 +1,85 @@
+//! The loop of Algorithm 1. There is one: pixel, latent and discrete DAPS hand it different priors and kernels.
+
+use candle_core::Tensor;
+
+use crate::real::{check_finite, finite_rows};
+use crate::{
+    Conditional, Cost, Error, Event, Kernel, Likelihood, Noise, Observer, Prior, Result, Schedule, State,
+};
+
+/// What a run gives.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// One sample per row.
+    pub x: Tensor,
+    /// Rows whose chain diverged; their values are what the chain left behind, never zeros.
+    pub diverged: Vec<bool>,
+    /// Work done per row.
+    pub cost: Cost,
+}
+
+/// Draws samples of p(x0 | y) by decoupled noise annealing, from the start or from a state.
+pub fn anneal(
+    prior: &dyn Prior,
+    likelihood: &dyn Likelihood,
+    kernel: &dyn Kernel,
+    schedule: &Schedule,
+    noise: &Noise,
+    from: Option<State>,
+    observer: &mut dyn Observer,
+) -> Result<Samples> {
+    let mut state = match from {
+        Some(state) => state,
+        None => State::start(prior.init(schedule.start(), noise)?),
+    };
+    for step in schedule.steps().skip(state.level) {
+        // 1. Estimate p(x0 | x_t).
+        let estimated = prior.estimate(&state.x_t, &step, noise)?;
+        let x0_hat = estimated.approx.start()?;
+
+        // 2. Condition on y: x0|y ~ p(x0 | x_t) p(y | x0).
+        let target = Conditional { approx: &estimated.approx, likelihood };
+        let (x0_y, info) = kernel.draw(&target, noise, &step)?;
+
+        // 3. Renoise to the next level.
+        state.x_t = prior.renoise(&x0_y, &step, noise)?;
+
+        state.level = step.index + 1;
+        state.cost += Cost { nfe: estimated.nfe, operator_calls: 0 };
+        state.cost += info.cost;
+        let finite = finite_rows(&state.x_t)?;
+        for ((all, here), finite) in state.diverged.iter_mut().zip(&info.diverged).zip(finite) {
+            *all |= *here || !finite;
+        }
+        if state.diverged.iter().all(|d| *d) {
+            let chains = state.diverged.len();
+            return Err(Error::AllDiverged { chains, level: step.index, sigma: step.sigma });
+        }
+        let event = Event::Level { step, x0_hat: &x0_hat, x0_y: &x0_y, info: &info, state: &state };
+        if observer.event(&event).is_break() && state.level < step.of {
+            return Err(Error::Cancelled { level: state.level, of: step.of });
+        }
+    }
+    Ok(Samples { x: state.x_t, diverged: state.diverged, cost: state.cost })
+}
+
+impl State {
+    /// The state before the first level.
+    #[must_use]
+    pub fn start(x_t: Tensor) -> Self {
+        let rows = x_t.dims()[0];
+        Self { level: 0, x_t, diverged: vec![false; rows], cost: Cost::default() }
+    }
+
+    /// Checks that a state read from a file fits a run.
+    pub fn check(&self, rows: usize, shape: &[usize], levels: usize) -> Result<()> {
+        let expected = crate::real::batched(rows, shape);
+        if self.x_t.dims() != expected || self.diverged.len() != rows {
+            return Err(Error::shape("saved state", &expected, self.x_t.dims()));
+        }
+        if self.level > levels {
+            return Err(Error::invalid("saved state", format!("a level up to {levels}"), self.level));
+        }
+        if self.diverged.iter().any(|d| *d) { Ok(()) } else { check_finite("saved state", &self.x_t) }
+    }
+}

@@ -1,0 +1,150 @@
+//! What the loop knows of p(x0 | x_t): a Gaussian, a score, a mixture, or weighted points.
+
+use candle_core::Tensor;
+use rayon::prelude::*;
+
+use crate::mixture::{Mixture, log_sum_exp};
+use crate::real::{Real, batched, combine, from_f64, sum_rows, to_f64};
+use crate::{Covariance, Denoiser, Error, Result, Sigma, with_real};
+
+/// An approximation of p(x0 | x_t), or the thing itself where the prior is analytic.
+pub enum Approx<'a> {
+    /// N(mean, covariance); chains start at `start` (the ODE's endpoint, often the mean itself).
+    Gaussian {
+        /// Centre.
+        mean: Tensor,
+        /// Spread.
+        covariance: Covariance,
+        /// Where chains start.
+        start: Tensor,
+    },
+    /// ∇ log p(x0 | x_t) = (x_t - x0)/σ² + s(x0, score_sigma): diffusion-score estimation.
+    Score {
+        /// Where chains start.
+        start: Tensor,
+        /// The noisy state.
+        x_t: Tensor,
+        /// Its level.
+        sigma: f64,
+        /// The small level at which the prior's score is taken.
+        score_sigma: f64,
+        /// The prior.
+        model: &'a dyn Denoiser,
+    },
+    /// One Gaussian mixture per row.
+    Mixture {
+        /// The mixtures.
+        rows: Vec<Mixture>,
+        /// Shape of one sample.
+        shape: Vec<usize>,
+    },
+    /// Weighted points.
+    Draws {
+        /// `[1 or rows, points, shape…]`.
+        points: Tensor,
+        /// ln weights, `[rows][points]`, not necessarily normalised.
+        log_weights: Vec<Vec<f64>>,
+    },
+}
+
+impl Approx<'_> {
+    /// What the variant is called in messages.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Gaussian { .. } => "a Gaussian estimate",
+            Self::Score { .. } => "diffusion-score estimation",
+            Self::Mixture { .. } => "an exact mixture conditional",
+            Self::Draws { .. } => "weighted draws",
+        }
+    }
+
+    /// The state from which chains start and which traces show as x̂0: the ODE's endpoint or the mean.
+    pub fn start(&self) -> Result<Tensor> {
+        match self {
+            Self::Gaussian { start, .. } | Self::Score { start, .. } => Ok(start.clone()),
+            Self::Mixture { rows, shape } => {
+                let means: Vec<f64> = rows.iter().flat_map(Mixture::mean).collect();
+                from_f64(means, &batched(rows.len(), shape), candle_core::DType::F64)
+            }
+            Self::Draws { points, log_weights } => weighted_mean(points, log_weights),
+        }
+    }
+
+    /// ∇ log p(x0 | x_t) at x, and the denoiser calls that it took.
+    pub fn gradient(&self, x: &Tensor) -> Result<(Tensor, usize)> {
+        match self {
+            Self::Gaussian { mean, covariance, .. } => {
+                Ok((covariance.solve(&combine(&[(&[1.0], mean), (&[-1.0], x)])?)?, 0))
+            }
+            Self::Score { x_t, sigma, score_sigma, model, .. } => {
+                let denoised = model.denoise(x, &Sigma::Same(*score_sigma))?;
+                let (a, b) = (sigma.powi(-2), score_sigma.powi(-2));
+                Ok((combine(&[(&[a], x_t), (&[b], &denoised), (&[-a - b], x)])?, 1))
+            }
+            Self::Mixture { .. } | Self::Draws { .. } => Err(self.lacks("a gradient of log p(x0 | x_t)")),
+        }
+    }
+
+    /// ln p(x0 | x_t) at x per row, up to a constant.
+    pub fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>> {
+        match self {
+            Self::Gaussian { mean, covariance, .. } => {
+                let r = combine(&[(&[1.0], x), (&[-1.0], mean)])?;
+                let solved = covariance.solve(&r)?;
+                let quad =
+                    with_real!(r.dtype(), T => sum_rows::<T>(&r, &solved, |a, b| a.wide() * b.wide()))?;
+                Ok(quad.iter().map(|q| -0.5 * q).collect())
+            }
+            Self::Mixture { rows, .. } => {
+                let values = to_f64(x)?;
+                let d = values.len() / rows.len().max(1);
+                rows.par_iter().zip(values.par_chunks(d)).map(|(m, x)| m.log_prob(x)).collect()
+            }
+            Self::Score { .. } | Self::Draws { .. } => Err(self.lacks("a density p(x0 | x_t)")),
+        }
+    }
+
+    /// The largest curvature of -log p(x0 | x_t), per row or one for all, where it is known.
+    pub fn curvature(&self) -> Result<Vec<f64>> {
+        match self {
+            Self::Gaussian { covariance: Covariance::Scalar(c), .. } => {
+                Ok(c.iter().map(|c| 1.0 / c).collect())
+            }
+            Self::Gaussian { covariance: Covariance::Diagonal(c), .. } => {
+                let values = to_f64(c)?;
+                let n = values.len() / c.dims()[0].max(1);
+                let smallest = |row: &[f64]| row.iter().copied().fold(f64::INFINITY, f64::min);
+                Ok(values.chunks(n).map(|row| 1.0 / smallest(row)).collect())
+            }
+            Self::Score { sigma, score_sigma, .. } => Ok(vec![sigma.powi(-2) + score_sigma.powi(-2)]),
+            _ => Err(self.lacks("a bound of its curvature")),
+        }
+    }
+
+    fn lacks(&self, needs: &'static str) -> Error {
+        Error::missing("the kernel", needs, self.name())
+    }
+}
+
+fn weighted_mean(points: &Tensor, log_weights: &[Vec<f64>]) -> Result<Tensor> {
+    let (shared, m) = (points.dims()[0] == 1, points.dims()[1]);
+    let values = to_f64(points)?;
+    let shape = &points.dims()[2..];
+    let d: usize = shape.iter().product();
+    let rows: Vec<Vec<f64>> = log_weights
+        .par_iter()
+        .enumerate()
+        .map(|(i, w)| {
+            let base = if shared { 0 } else { i * m * d };
+            let norm = log_sum_exp(w);
+            let mut mean = vec![0.0; d];
+            for (k, w) in w.iter().enumerate() {
+                let w = (w - norm).exp();
+                mean.iter_mut().zip(&values[base + k * d..]).for_each(|(o, v)| *o += w * v);
+            }
+            mean
+        })
+        .collect();
+    from_f64(rows.concat(), &batched(log_weights.len(), shape), points.dtype())
+}

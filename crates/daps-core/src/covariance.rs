@@ -1,0 +1,294 @@
+//! Covariances of p(x0 | x_t): from one number for an image to a full matrix for a small problem.
+
+use candle_core::{DType, Tensor};
+use faer::linalg::solvers::Solve;
+use faer::{Mat, Side};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+use crate::noise::fill_normal;
+use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
+use crate::{Address, Error, Noise, Result};
+
+/// The covariance of a batch.
+#[derive(Clone, Debug)]
+pub enum Covariance {
+    /// v · I, with one variance for all rows or one per row.
+    Scalar(Vec<f64>),
+    /// Variances of every value, `[rows, shape…]`.
+    Diagonal(Tensor),
+    /// One [`RowCovariance`] per row, for problems small enough for dense algebra.
+    Dense(Vec<RowCovariance>),
+}
+
+/// The covariance of one sample, in f64.
+#[derive(Clone, Debug)]
+pub enum RowCovariance {
+    /// v · I.
+    Scalar(f64),
+    /// Variances.
+    Diagonal(Vec<f64>),
+    /// a · I + FᵀF, where F is `k x d`, row-major.
+    LowRank {
+        /// a.
+        diagonal: f64,
+        /// F.
+        factor: Vec<f64>,
+    },
+    /// A full matrix with its Cholesky factor.
+    Full(Full),
+}
+
+/// A positive definite matrix C = L Lᵀ.
+#[derive(Clone, Debug)]
+pub struct Full {
+    matrix: Mat<f64>,
+    lower: Mat<f64>,
+}
+
+impl Full {
+    /// Factorises a symmetric positive definite matrix.
+    pub fn new(matrix: Mat<f64>) -> Result<Self> {
+        match matrix.llt(Side::Lower) {
+            Ok(llt) => {
+                let lower = llt.L().to_owned();
+                Ok(Self { matrix, lower })
+            }
+            Err(_) => Err(Error::invalid("covariance", "a positive definite matrix", "one that is not")),
+        }
+    }
+
+    /// C.
+    #[must_use]
+    pub fn matrix(&self) -> &Mat<f64> {
+        &self.matrix
+    }
+
+    /// L with C = L Lᵀ.
+    #[must_use]
+    pub fn lower(&self) -> &Mat<f64> {
+        &self.lower
+    }
+}
+
+/// Solves the symmetric positive definite system S x = b for one right-hand side.
+pub fn solve_spd(s: &Mat<f64>, b: &[f64]) -> Result<Vec<f64>> {
+    let llt = s
+        .llt(Side::Lower)
+        .map_err(|_| Error::invalid("linear system", "a positive definite matrix", "one that is not"))?;
+    let x = llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]));
+    Ok((0..b.len()).map(|i| x[(i, 0)]).collect())
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+impl RowCovariance {
+    /// C v.
+    #[must_use]
+    pub fn apply(&self, v: &[f64]) -> Vec<f64> {
+        match self {
+            Self::Scalar(c) => v.iter().map(|x| c * x).collect(),
+            Self::Diagonal(c) => v.iter().zip(c).map(|(x, c)| c * x).collect(),
+            Self::LowRank { diagonal, factor } => {
+                let mut out: Vec<f64> = v.iter().map(|x| diagonal * x).collect();
+                for f in factor.chunks(v.len()) {
+                    let w = dot(f, v);
+                    out.iter_mut().zip(f).for_each(|(o, f)| *o += w * f);
+                }
+                out
+            }
+            Self::Full(c) => times(&c.matrix, v),
+        }
+    }
+
+    /// C⁻¹ v.
+    pub fn solve(&self, v: &[f64]) -> Result<Vec<f64>> {
+        match self {
+            Self::Scalar(c) => Ok(v.iter().map(|x| x / c).collect()),
+            Self::Diagonal(c) => Ok(v.iter().zip(c).map(|(x, c)| x / c).collect()),
+            Self::LowRank { diagonal, factor } => {
+                // Woodbury: (aI + FᵀF)⁻¹ v = (v - Fᵀ (aI + FFᵀ)⁻¹ F v) / a.
+                let rows: Vec<&[f64]> = factor.chunks(v.len()).collect();
+                let k = rows.len();
+                let small =
+                    Mat::from_fn(k, k, |i, j| dot(rows[i], rows[j]) + if i == j { *diagonal } else { 0.0 });
+                let inner = solve_spd(&small, &rows.iter().map(|f| dot(f, v)).collect::<Vec<_>>())?;
+                let mut out = v.to_vec();
+                for (f, w) in rows.iter().zip(&inner) {
+                    out.iter_mut().zip(*f).for_each(|(o, f)| *o -= w * f);
+                }
+                out.iter_mut().for_each(|o| *o /= diagonal);
+                Ok(out)
+            }
+            Self::Full(c) => solve_spd(&c.matrix, v),
+        }
+    }
+
+    /// A draw of N(0, C).
+    #[must_use]
+    pub fn sample(&self, rng: &mut ChaCha8Rng, dim: usize) -> Vec<f64> {
+        let mut z = vec![0.0; dim];
+        fill_normal(rng, &mut z);
+        match self {
+            Self::Scalar(c) => z.iter().map(|z| c.sqrt() * z).collect(),
+            Self::Diagonal(c) => z.iter().zip(c).map(|(z, c)| c.sqrt() * z).collect(),
+            Self::LowRank { diagonal, factor } => {
+                let mut w = vec![0.0; factor.len() / dim.max(1)];
+                fill_normal(rng, &mut w);
+                let mut out: Vec<f64> = z.iter().map(|z| diagonal.sqrt() * z).collect();
+                for (f, w) in factor.chunks(dim).zip(&w) {
+                    out.iter_mut().zip(f).for_each(|(o, f)| *o += w * f);
+                }
+                out
+            }
+            Self::Full(c) => times(&c.lower, &z),
+        }
+    }
+
+    /// ln det C for a sample of `dim` values.
+    #[must_use]
+    pub fn log_det(&self, dim: usize) -> f64 {
+        match self {
+            Self::Scalar(c) => dim as f64 * c.ln(),
+            Self::Diagonal(c) => c.iter().map(|c| c.ln()).sum(),
+            Self::LowRank { .. } => match self.dense(dim) {
+                Ok(full) => Self::Full(full).log_det(dim),
+                Err(_) => f64::NAN,
+            },
+            Self::Full(c) => (0..dim).map(|i| 2.0 * c.lower[(i, i)].ln()).sum(),
+        }
+    }
+
+    /// The full matrix, for oracles and small problems.
+    pub fn dense(&self, dim: usize) -> Result<Full> {
+        let mut unit = vec![0.0; dim];
+        let mut matrix = Mat::zeros(dim, dim);
+        for j in 0..dim {
+            unit[j] = 1.0;
+            for (i, v) in self.apply(&unit).into_iter().enumerate() {
+                matrix[(i, j)] = v;
+            }
+            unit[j] = 0.0;
+        }
+        Full::new(matrix)
+    }
+}
+
+fn times(matrix: &Mat<f64>, v: &[f64]) -> Vec<f64> {
+    let mut out = vec![0.0; matrix.nrows()];
+    for (j, &x) in v.iter().enumerate() {
+        for (i, o) in out.iter_mut().enumerate() {
+            *o += matrix[(i, j)] * x;
+        }
+    }
+    out
+}
+
+impl Covariance {
+    /// C v, row by row.
+    pub fn apply(&self, v: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Scalar(c) => combine(&[(c, v)]),
+            Self::Diagonal(c) => Ok((v * c.to_dtype(v.dtype())?)?),
+            Self::Dense(rows) => dense_rows(rows, v, |row, v| Ok(row.apply(v))),
+        }
+    }
+
+    /// C⁻¹ v, row by row.
+    pub fn solve(&self, v: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Scalar(c) => combine(&[(&c.iter().map(|c| 1.0 / c).collect::<Vec<_>>(), v)]),
+            Self::Diagonal(c) => Ok((v / c.to_dtype(v.dtype())?)?),
+            Self::Dense(rows) => dense_rows(rows, v, RowCovariance::solve),
+        }
+    }
+
+    /// A draw of N(0, C) for every row.
+    pub fn sample(&self, noise: &Noise, at: Address, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        match self {
+            Self::Scalar(c) => {
+                let roots: Vec<f64> = c.iter().map(|c| c.sqrt()).collect();
+                combine(&[(&roots, &noise.normal(at, shape, dtype)?)])
+            }
+            Self::Diagonal(c) => Ok((noise.normal(at, shape, dtype)? * c.to_dtype(dtype)?.sqrt()?)?),
+            Self::Dense(rows) => {
+                let dim = shape.iter().product();
+                let draw = |i: usize| rows[i].sample(&mut noise.stream(i, at), dim);
+                let values = (0..rows.len()).into_par_iter().flat_map_iter(draw).collect();
+                from_f64(values, &batched(rows.len(), shape), dtype)
+            }
+        }
+    }
+
+    /// The covariance of one row, in f64.
+    pub fn row(&self, row: usize) -> Result<RowCovariance> {
+        match self {
+            Self::Scalar(c) => Ok(RowCovariance::Scalar(pick(c, row))),
+            Self::Diagonal(c) => Ok(RowCovariance::Diagonal(to_f64(&c.get(row)?)?)),
+            Self::Dense(rows) => Ok(rows[row].clone()),
+        }
+    }
+}
+
+fn dense_rows(
+    rows: &[RowCovariance],
+    v: &Tensor,
+    f: impl Fn(&RowCovariance, &[f64]) -> Result<Vec<f64>> + Sync,
+) -> Result<Tensor> {
+    let batch = check_rows("rows of a covariance", v, &v.dims()[1..])?;
+    if batch != rows.len() {
+        return Err(Error::invalid("rows of a covariance", format!("{} rows", rows.len()), batch));
+    }
+    let values = to_f64(v)?;
+    let n = values.len() / batch.max(1);
+    let out: Vec<Vec<f64>> = (0..batch)
+        .into_par_iter()
+        .map(|i| f(&rows[i], &values[i * n..(i + 1) * n]))
+        .collect::<Result<_>>()?;
+    from_f64(out.concat(), v.dims(), v.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All four forms of one 3x3 matrix agree with the full one.
+    #[test]
+    fn forms_agree_with_the_full_matrix() {
+        let v = [0.3, -1.2, 0.7];
+        let forms = [
+            RowCovariance::Scalar(0.4),
+            RowCovariance::Diagonal(vec![0.2, 0.5, 1.5]),
+            RowCovariance::LowRank { diagonal: 0.3, factor: vec![1.0, 0.5, -0.2, 0.1, -0.7, 0.4] },
+        ];
+        for form in forms {
+            let full = RowCovariance::Full(form.dense(3).unwrap());
+            let close = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-12);
+            assert!(close(form.apply(&v), full.apply(&v)), "{form:?}");
+            assert!(close(form.solve(&v).unwrap(), full.solve(&v).unwrap()), "{form:?}");
+            assert!(close(form.solve(&form.apply(&v)).unwrap(), v.to_vec()), "{form:?}");
+            assert!((form.log_det(3) - full.log_det(3)).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn draws_have_the_covariance() {
+        let form = RowCovariance::LowRank { diagonal: 0.3, factor: vec![1.0, 0.5, -0.2] };
+        let exact = form.dense(3).unwrap();
+        let n = 40_000;
+        let noise = Noise::chains(1, n);
+        let at = Address::new(0, crate::Purpose::Reference, 0);
+        let draws: Vec<Vec<f64>> = (0..n).map(|i| form.sample(&mut noise.stream(i, at), 3)).collect();
+        for i in 0..3 {
+            for j in 0..3 {
+                let mean = draws.iter().map(|d| d[i] * d[j]).sum::<f64>() / n as f64;
+                let c = exact.matrix();
+                // Var of a product of two Gaussians: C_ii C_jj + C_ij².
+                let se = ((c[(i, i)] * c[(j, j)] + c[(i, j)].powi(2)) / n as f64).sqrt();
+                assert!((mean - c[(i, j)]).abs() < 4.5 * se, "({i},{j}): {mean} vs {}", c[(i, j)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! log p(y | x): measurement, operator and noise together. Kernels ask the likelihood.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::real::{Real, batched, check_finite, check_rows, combine, pick, sum_rows};
+use crate::{Error, Operator, Result, with_real};
+
+/// log p(y | x) of every row of a batch, up to a constant.
+pub trait Likelihood: Send + Sync {
+    /// What it is called in messages: the operator's name.
+    fn name(&self) -> &str;
+
+    /// Shape of one x.
+    fn input_shape(&self) -> &[usize];
+
+    /// log p(y | x) per row, in f64.
+    fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>>;
+
+    /// The likelihood of some of the rows.
+    fn select(&self, rows: &[usize]) -> Result<Arc<dyn Likelihood>>;
+
+    /// Its gradient in x.
+    fn as_smooth(&self) -> Option<&dyn Smooth> {
+        None
+    }
+
+    /// The Gaussian noise model, for kernels that use the operator's structure.
+    fn as_gaussian(&self) -> Option<&Gaussian> {
+        None
+    }
+}
+
+/// A likelihood with a gradient.
+pub trait Smooth: Likelihood {
+    /// ∇ₓ log p(y | x).
+    fn gradient(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// log p(y | x) per row and its gradient, from one application of the operator.
+    fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)>;
+
+    /// An upper bound per row (one entry, or one per row) of the curvature of -log p(y | x) where the model fits
+    /// (Gauss–Newton): step sizes follow from it.
+    fn curvature(&self) -> Vec<f64>;
+}
+
+/// y = A(x) + n with independent Gaussian n: log p = -‖A(x) - y‖² / (2β²). The one home of this formula.
+#[derive(Clone)]
+pub struct Gaussian {
+    operator: Arc<dyn Operator>,
+    y: Tensor,
+    beta: Beta,
+}
+
+/// The standard deviation that a kernel believes the measurement noise to have.
+#[derive(Clone, Debug)]
+pub enum Beta {
+    /// One value for all rows, or one per row.
+    Rows(Vec<f64>),
+    /// One value per measured number, `[1 or rows, output shape…]`.
+    Each(Tensor),
+}
+
+impl From<f64> for Beta {
+    fn from(beta: f64) -> Self {
+        Self::Rows(vec![beta])
+    }
+}
+
+impl Gaussian {
+    /// Checks that operator, measurement and noise level fit together.
+    pub fn new(operator: Arc<dyn Operator>, y: Tensor, beta: impl Into<Beta>) -> Result<Self> {
+        let rows = check_rows("measurement", &y, operator.output_shape())?;
+        check_finite("measurement", &y)?;
+        if let Some(n) = operator.rows().filter(|n| *n != rows) {
+            return Err(Error::shape("measurement", &batched(n, operator.output_shape()), y.dims()));
+        }
+        let beta = beta.into();
+        let positive = |values: &[f64]| match values.iter().find(|b| !(b.is_finite() && **b > 0.0)) {
+            Some(bad) => Err(Error::invalid("noise level beta", "a positive finite number", bad)),
+            None => Ok(()),
+        };
+        match &beta {
+            Beta::Rows(values) => {
+                positive(values)?;
+                if values.len() != 1 && values.len() != rows {
+                    return Err(Error::invalid("noise levels", format!("1 or {rows} values"), values.len()));
+                }
+            }
+            Beta::Each(values) => {
+                let n = check_rows("noise levels", values, operator.output_shape())?;
+                if n != 1 && n != rows {
+                    return Err(Error::shape("noise levels", y.dims(), values.dims()));
+                }
+                positive(&crate::real::to_f64(values)?)?;
+            }
+        }
+        Ok(Self { operator, y, beta })
+    }
+
+    /// The operator A.
+    #[must_use]
+    pub fn operator(&self) -> &Arc<dyn Operator> {
+        &self.operator
+    }
+
+    /// The measurement, `[rows, output shape…]`.
+    #[must_use]
+    pub fn y(&self) -> &Tensor {
+        &self.y
+    }
+
+    /// The noise level.
+    #[must_use]
+    pub fn beta(&self) -> &Beta {
+        &self.beta
+    }
+
+    /// The noise level as one number per row (or one for all), if it is the same over a row.
+    #[must_use]
+    pub fn beta_rows(&self) -> Option<&[f64]> {
+        match &self.beta {
+            Beta::Rows(values) => Some(values),
+            Beta::Each(_) => None,
+        }
+    }
+
+    /// Multiplies a batch in measurement space by 1/β².
+    pub fn weigh(&self, r: &Tensor) -> Result<Tensor> {
+        self.scale(r, 1.0, -2)
+    }
+
+    /// Multiplies a batch in measurement space by β.
+    pub fn scale_by_beta(&self, r: &Tensor) -> Result<Tensor> {
+        self.scale(r, 1.0, 1)
+    }
+
+    /// Multiplies a batch in measurement space by β².
+    pub fn scale_by_variance(&self, r: &Tensor) -> Result<Tensor> {
+        self.scale(r, 1.0, 2)
+    }
+
+    /// r · sign · β^power.
+    fn scale(&self, r: &Tensor, sign: f64, power: i32) -> Result<Tensor> {
+        match &self.beta {
+            Beta::Rows(beta) => {
+                let factor: Vec<f64> = beta.iter().map(|b| sign * b.powi(power)).collect();
+                combine(&[(&factor, r)])
+            }
+            Beta::Each(beta) => {
+                let factor = (beta.to_dtype(candle_core::DType::F64)?.powf(f64::from(power))? * sign)?;
+                Ok(r.broadcast_mul(&factor.to_dtype(r.dtype())?)?)
+            }
+        }
+    }
+
+    /// The largest 1/β² per row (one entry, or one per row).
+    fn precision_bound(&self) -> Result<Vec<f64>> {
+        match &self.beta {
+            Beta::Rows(beta) => Ok(beta.iter().map(|b| 1.0 / (b * b)).collect()),
+            Beta::Each(beta) => {
+                let rows = beta.dims()[0];
+                let values = crate::real::to_f64(beta)?;
+                let smallest = |row: &[f64]| row.iter().copied().fold(f64::INFINITY, f64::min);
+                Ok(values.chunks(values.len() / rows).map(|row| smallest(row).powi(-2)).collect())
+            }
+        }
+    }
+
+    /// A(x) - y.
+    pub fn residual(&self, x: &Tensor) -> Result<Tensor> {
+        combine(&[(&[1.0], &self.operator.apply(x)?), (&[-1.0], &self.y)])
+    }
+
+    fn log_prob_of_residual(&self, residual: &Tensor) -> Result<Vec<f64>> {
+        match &self.beta {
+            Beta::Rows(beta) => {
+                let squares = with_real!(residual.dtype(), T => sum_rows::<T>(residual, residual, |r, _| r.wide() * r.wide()))?;
+                Ok(squares.iter().enumerate().map(|(i, s)| -s / (2.0 * pick(beta, i).powi(2))).collect())
+            }
+            Beta::Each(_) => {
+                let weighed = self.weigh(residual)?;
+                let products = with_real!(residual.dtype(), T => sum_rows::<T>(residual, &weighed, |r, w| r.wide() * w.wide()))?;
+                Ok(products.iter().map(|s| -0.5 * s).collect())
+            }
+        }
+    }
+
+    fn gradient_of_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let map = self.operator.as_differentiable().ok_or_else(|| {
+            Error::missing("a gradient of the likelihood", "a differentiable operator", self.operator.name())
+        })?;
+        map.vjp(x, &self.scale(residual, -1.0, -2)?)
+    }
+}
+
+impl Likelihood for Gaussian {
+    fn name(&self) -> &str {
+        self.operator.name()
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        self.operator.input_shape()
+    }
+
+    fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>> {
+        self.log_prob_of_residual(&self.residual(x)?)
+    }
+
+    fn select(&self, rows: &[usize]) -> Result<Arc<dyn Likelihood>> {
+        let index: Vec<u32> = rows.iter().map(|&r| r as u32).collect();
+        let index = Tensor::new(index, &candle_core::Device::Cpu)?;
+        let beta = match &self.beta {
+            Beta::Rows(values) if values.len() > 1 => Beta::Rows(rows.iter().map(|&r| values[r]).collect()),
+            Beta::Each(values) if values.dims()[0] > 1 => Beta::Each(values.index_select(&index, 0)?),
+            same => same.clone(),
+        };
+        Ok(Arc::new(Self {
+            operator: Arc::clone(&self.operator).select(rows)?,
+            y: self.y.index_select(&index, 0)?,
+            beta,
+        }))
+    }
+
+    fn as_smooth(&self) -> Option<&dyn Smooth> {
+        self.operator.as_differentiable().is_some().then_some(self)
+    }
+
+    fn as_gaussian(&self) -> Option<&Gaussian> {
+        Some(self)
+    }
+}
+
+impl Smooth for Gaussian {
+    fn gradient(&self, x: &Tensor) -> Result<Tensor> {
+        self.gradient_of_residual(x, &self.residual(x)?)
+    }
+
+    fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)> {
+        let residual = self.residual(x)?;
+        let value = self.log_prob_of_residual(&residual)?;
+        Ok((value, self.gradient_of_residual(x, &residual)?))
+    }
+
+    fn curvature(&self) -> Vec<f64> {
+        let bound = self.operator.as_differentiable().map_or(f64::INFINITY, |d| d.lipschitz_squared());
+        let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
+        precision.iter().map(|p| p * bound).collect()
+    }
+}

@@ -1,0 +1,110 @@
+//! Methods: DAPS and every baseline solve a task through one trait.
+
+use std::sync::Arc;
+
+use crate::{Denoiser, Error, Likelihood, Noise, Observer, Result, Samples, State};
+
+/// A problem: a prior and a likelihood whose rows are the chains to draw.
+#[derive(Clone)]
+pub struct Task {
+    /// The prior.
+    pub model: Arc<dyn Denoiser>,
+    /// The measurement.
+    pub likelihood: Arc<dyn Likelihood>,
+}
+
+impl Task {
+    /// Checks that prior and likelihood speak of the same thing.
+    pub fn new(model: Arc<dyn Denoiser>, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
+        if model.shape() != likelihood.input_shape() {
+            let what = format!("the prior's samples, as seen by {}", likelihood.name());
+            return Err(Error::shape(what, likelihood.input_shape(), model.shape()));
+        }
+        Ok(Self { model, likelihood })
+    }
+}
+
+/// A power that a method asks of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Need {
+    /// ∇ log p(y | x).
+    SmoothLikelihood,
+    /// Gaussian noise with a linear operator.
+    LinearOperator,
+    /// Gaussian noise with a fast singular value decomposition.
+    SpectralOperator,
+    /// Vector-Jacobian products of the denoiser.
+    DifferentiableDenoiser,
+}
+
+impl Need {
+    /// Whether a task has it.
+    #[must_use]
+    pub fn met_by(self, task: &Task) -> bool {
+        let gaussian = task.likelihood.as_gaussian();
+        match self {
+            Self::SmoothLikelihood => task.likelihood.as_smooth().is_some(),
+            Self::LinearOperator => gaussian.is_some_and(|g| g.operator().as_linear().is_some()),
+            Self::SpectralOperator => gaussian.is_some_and(|g| g.operator().as_spectral().is_some()),
+            Self::DifferentiableDenoiser => task.model.as_differentiable().is_some(),
+        }
+    }
+
+    /// The power in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::SmoothLikelihood => "a differentiable likelihood",
+            Self::LinearOperator => "a linear operator",
+            Self::SpectralOperator => "a singular value decomposition",
+            Self::DifferentiableDenoiser => "a differentiable prior",
+        }
+    }
+}
+
+/// What a method is.
+#[derive(Debug)]
+pub struct MethodInfo {
+    /// Name in the registry.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// The paper it comes from.
+    pub paper: &'static str,
+}
+
+/// An algorithm that draws samples for a task.
+pub trait Method: Send + Sync {
+    /// Name, summary, paper.
+    fn info(&self) -> &'static MethodInfo;
+
+    /// The powers it needs, as configured.
+    fn needs(&self) -> Vec<Need>;
+
+    /// Levels of its schedule, for progress bars and saved states.
+    fn levels(&self) -> usize;
+
+    /// Draws one sample per row of `noise`, from the start or from a state of an interrupted run.
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples>;
+
+    /// Refuses a task that lacks a needed power, in one sentence, before any work.
+    fn check(&self, task: &Task) -> Result<()> {
+        for need in self.needs() {
+            if !need.met_by(task) {
+                let whom = match need {
+                    Need::DifferentiableDenoiser => "this prior",
+                    _ => task.likelihood.name(),
+                };
+                return Err(Error::missing(self.info().name, need.words(), whom));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! A Gaussian mixture over one sample in f64: the closed form behind analytic priors, exact conditionals and posteriors.
+
+use std::sync::Arc;
+
+use faer::Mat;
+use rand_chacha::ChaCha8Rng;
+
+use crate::covariance::{RowCovariance, solve_spd};
+use crate::{Error, Result, open01};
+
+/// Σ_k w_k N(m_k, C_k). Components share covariances between many mixtures through the `Arc`.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// ln w_k, normalised.
+    pub log_weights: Vec<f64>,
+    /// m_k, `k x d`, row-major.
+    pub means: Vec<f64>,
+    /// C_k: one per component, or one for all.
+    pub covariances: Arc<Vec<RowCovariance>>,
+}
+
+/// A dense `m x d` matrix of a linear measurement with its noise levels: what a mixture is conditioned on.
+#[derive(Clone, Debug)]
+pub struct LinearMeasurement {
+    /// A, row-major.
+    pub matrix: Vec<f64>,
+    /// Variance of the noise of each measured number.
+    pub variance: Vec<f64>,
+}
+
+/// The parts of conditioning that depend on (C_k, A, β) but not on m_k or y; computed once for many rows.
+pub struct Gain {
+    /// S_k = A C_k Aᵀ + diag(β²), for every distinct covariance.
+    innovation: Vec<Mat<f64>>,
+    /// ln det S_k.
+    log_det: Vec<f64>,
+    /// C_k Aᵀ, column i is C_k aᵢ.
+    cross: Vec<Vec<Vec<f64>>>,
+}
+
+impl Mixture {
+    /// Checks sizes and normalises the weights.
+    pub fn new(log_weights: Vec<f64>, means: Vec<f64>, covariances: Arc<Vec<RowCovariance>>) -> Result<Self> {
+        let k = log_weights.len();
+        if k == 0 || means.is_empty() || means.len() % k != 0 {
+            let got = format!("{} means' values for {k} weights", means.len());
+            return Err(Error::invalid("mixture", "as many means as weights, at least one", got));
+        }
+        if covariances.len() != 1 && covariances.len() != k {
+            return Err(Error::invalid("mixture", format!("1 or {k} covariances"), covariances.len()));
+        }
+        let norm = log_sum_exp(&log_weights);
+        if !norm.is_finite() {
+            return Err(Error::invalid("mixture", "weights with a positive finite sum", norm));
+        }
+        let log_weights = log_weights.iter().map(|w| w - norm).collect();
+        Ok(Self { log_weights, means, covariances })
+    }
+
+    /// Number of components.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.log_weights.len()
+    }
+
+    /// Never true.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Number of values of a sample.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.means.len() / self.len()
+    }
+
+    /// m_k.
+    #[must_use]
+    pub fn mean_of(&self, k: usize) -> &[f64] {
+        &self.means[k * self.dim()..(k + 1) * self.dim()]
+    }
+
+    /// C_k.
+    #[must_use]
+    pub fn covariance_of(&self, k: usize) -> &RowCovariance {
+        if self.covariances.len() == 1 { &self.covariances[0] } else { &self.covariances[k] }
+    }
+
+    /// The overall mean.
+    #[must_use]
+    pub fn mean(&self) -> Vec<f64> {
+        let mut mean = vec![0.0; self.dim()];
+        for (k, w) in self.log_weights.iter().enumerate() {
+            mean.iter_mut().zip(self.mean_of(k)).for_each(|(o, m)| *o += w.exp() * m);
+        }
+        mean
+    }
+
+    /// A draw.
+    #[must_use]
+    pub fn sample(&self, rng: &mut ChaCha8Rng) -> Vec<f64> {
+        let k = choose(&self.log_weights, open01(rng));
+        let mut x = self.covariance_of(k).sample(rng, self.dim());
+        x.iter_mut().zip(self.mean_of(k)).for_each(|(x, m)| *x += m);
+        x
+    }
+
+    /// Precomputes what conditioning on a measurement shares between mixtures with these covariances.
+    pub fn gain(&self, measurement: &LinearMeasurement) -> Result<Gain> {
+        let (d, m) = (self.dim(), measurement.variance.len());
+        let rows: Vec<&[f64]> = measurement.matrix.chunks(d).collect();
+        if rows.len() != m || measurement.matrix.len() != m * d {
+            let got = format!("{} values", measurement.matrix.len());
+            return Err(Error::invalid("measurement matrix", format!("{m} x {d} values"), got));
+        }
+        let mut gain = Gain { innovation: vec![], log_det: vec![], cross: vec![] };
+        for covariance in self.covariances.iter() {
+            let cross: Vec<Vec<f64>> = rows.iter().map(|a| covariance.apply(a)).collect();
+            let s = Mat::from_fn(m, m, |i, j| {
+                let noise = if i == j { measurement.variance[i] } else { 0.0 };
+                rows[i].iter().zip(&cross[j]).map(|(a, c)| a * c).sum::<f64>() + noise
+            });
+            let full = crate::covariance::Full::new(s)?;
+            gain.log_det.push((0..m).map(|i| 2.0 * full.lower()[(i, i)].ln()).sum());
+            gain.innovation.push(full.matrix().to_owned());
+            gain.cross.push(cross);
+        }
+        Ok(gain)
+    }
+
+    /// Weights and means after seeing y; covariances stay implicit (see [`Mixture::sample_given`]).
+    pub fn condition(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64]) -> Result<Self> {
+        let mut log_weights = Vec::with_capacity(self.len());
+        let mut means = Vec::with_capacity(self.means.len());
+        for k in 0..self.len() {
+            let g = if gain.innovation.len() == 1 { 0 } else { k };
+            let mean = self.mean_of(k);
+            let residual = residual(at, mean, y);
+            let solved = solve_spd(&gain.innovation[g], &residual)?;
+            let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
+            log_weights.push(self.log_weights[k] - 0.5 * (quad + gain.log_det[g]));
+            means.extend(shifted(mean, &gain.cross[g], &solved));
+        }
+        Self::new(log_weights, means, Arc::clone(&self.covariances))
+    }
+
+    /// An exact draw of p(x | y): a component by its posterior weight, then Matheron's rule within it.
+    pub fn sample_given(
+        &self,
+        at: &LinearMeasurement,
+        gain: &Gain,
+        y: &[f64],
+        rng: &mut ChaCha8Rng,
+    ) -> Result<Vec<f64>> {
+        let posterior = self.condition(at, gain, y)?;
+        let k = choose(&posterior.log_weights, open01(rng));
+        let g = if gain.innovation.len() == 1 { 0 } else { k };
+        let mut x = self.covariance_of(k).sample(rng, self.dim());
+        x.iter_mut().zip(self.mean_of(k)).for_each(|(x, m)| *x += m);
+        let mut e = vec![0.0; y.len()];
+        crate::fill_normal(rng, &mut e);
+        let perturbed: Vec<f64> =
+            y.iter().zip(&e).zip(&at.variance).map(|((y, e), v)| y - v.sqrt() * e).collect();
+        let solved = solve_spd(&gain.innovation[g], &residual(at, &x, &perturbed))?;
+        Ok(shifted(&x, &gain.cross[g], &solved))
+    }
+
+    /// ln p(x) up to the constant of the Gaussian density.
+    pub fn log_prob(&self, x: &[f64]) -> Result<f64> {
+        Ok(log_sum_exp(&self.log_joint(x)?))
+    }
+
+    /// ln w_k N(x; m_k, C_k) for every component, without (2π)^(-d/2).
+    pub fn log_joint(&self, x: &[f64]) -> Result<Vec<f64>> {
+        let d = self.dim();
+        (0..self.len())
+            .map(|k| {
+                let r: Vec<f64> = x.iter().zip(self.mean_of(k)).map(|(x, m)| x - m).collect();
+                let c = self.covariance_of(k);
+                let quad: f64 = c.solve(&r)?.iter().zip(&r).map(|(s, r)| s * r).sum();
+                Ok(self.log_weights[k] - 0.5 * (quad + c.log_det(d)))
+            })
+            .collect()
+    }
+}
+
+/// y - A x.
+fn residual(at: &LinearMeasurement, x: &[f64], y: &[f64]) -> Vec<f64> {
+    let forward = at.matrix.chunks(x.len()).map(|a| a.iter().zip(x).map(|(a, x)| a * x).sum::<f64>());
+    y.iter().zip(forward).map(|(y, f)| y - f).collect()
+}
+
+/// x + C Aᵀ s.
+fn shifted(x: &[f64], cross: &[Vec<f64>], s: &[f64]) -> Vec<f64> {
+    let mut out = x.to_vec();
+    for (column, s) in cross.iter().zip(s) {
+        out.iter_mut().zip(column).for_each(|(o, c)| *o += c * s);
+    }
+    out
+}
+
+/// ln Σ exp(v).
+#[must_use]
+pub fn log_sum_exp(values: &[f64]) -> f64 {
+    let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if !max.is_finite() {
+        return max;
+    }
+    max + values.iter().map(|v| (v - max).exp()).sum::<f64>().ln()
+}
+
+/// The index that a uniform number u picks among unnormalised log-weights.
+#[must_use]
+pub fn choose(log_weights: &[f64], u: f64) -> usize {
+    let norm = log_sum_exp(log_weights);
+    let mut left = u;
+    for (k, w) in log_weights.iter().enumerate() {
+        left -= (w - norm).exp();
+        if left <= 0.0 {
+            return k;
+        }
+    }
+    // Rounding left a crumb: the last index that has any weight.
+    log_weights.iter().rposition(|w| w.is_finite()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, Noise, Purpose};
+
+    /// Two scalar components: posterior weights and mean against Bayes' rule written out.
+    #[test]
+    fn conditioning_is_bayes_rule() {
+        let prior = Mixture::new(
+            vec![0.3f64.ln(), 0.7f64.ln()],
+            vec![-1.0, 2.0],
+            Arc::new(vec![RowCovariance::Scalar(0.5), RowCovariance::Scalar(1.5)]),
+        )
+        .unwrap();
+        let at = LinearMeasurement { matrix: vec![2.0], variance: vec![0.25] };
+        let gain = prior.gain(&at).unwrap();
+        let y = 0.8;
+        let post = prior.condition(&at, &gain, &[y]).unwrap();
+        let normal = |x: f64, v: f64| (-0.5 * x * x / v).exp() / v.sqrt();
+        let e = [0.3 * normal(y + 2.0, 4.0 * 0.5 + 0.25), 0.7 * normal(y - 4.0, 4.0 * 1.5 + 0.25)];
+        assert!((post.log_weights[0].exp() - e[0] / (e[0] + e[1])).abs() < 1e-12);
+        let v = 1.0 / (1.0 / 0.5 + 4.0 / 0.25);
+        assert!((post.means[0] - v * (-1.0 / 0.5 + 2.0 * y / 0.25)).abs() < 1e-12);
+
+        let n = 40_000;
+        let noise = Noise::chains(3, n);
+        let at_address = Address::new(0, Purpose::Reference, 0);
+        let draws: Vec<f64> = (0..n)
+            .map(|i| prior.sample_given(&at, &gain, &[y], &mut noise.stream(i, at_address)).unwrap()[0])
+            .collect();
+        let mean = draws.iter().sum::<f64>() / n as f64;
+        let var = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+        let exact = post.mean()[0];
+        assert!((mean - exact).abs() < 4.5 * (var / n as f64).sqrt(), "{mean} vs {exact}");
+    }
+
+    #[test]
+    fn choose_follows_the_weights_and_survives_rounding() {
+        let w = [0.2f64.ln(), f64::NEG_INFINITY, 0.8f64.ln()];
+        assert_eq!(choose(&w, 0.1), 0);
+        assert_eq!(choose(&w, 0.2000001), 2);
+        assert_eq!(choose(&w, 1.0 - 1e-17), 2);
+    }
+}

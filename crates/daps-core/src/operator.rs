@@ -1,0 +1,115 @@
+//! The measurement map and its powers. Powers are asked for through `as_*`, never assumed.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::Result;
+
+/// A measurement map A. Inputs and outputs are batches `[rows, shape…]` in f32 or f64, the type of the input.
+///
+/// An operator may carry parameters (masks, kernels) that differ from row to row; then [`Operator::rows`] says how many
+/// rows it serves and [`Operator::select`] takes some of them.
+pub trait Operator: Send + Sync {
+    /// The name in the registry.
+    fn name(&self) -> &'static str;
+
+    /// Shape of one input.
+    fn input_shape(&self) -> &[usize];
+
+    /// Shape of one output.
+    fn output_shape(&self) -> &[usize];
+
+    /// A(x), row by row.
+    fn apply(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// The number of rows it has parameters for; `None` if one set serves all.
+    fn rows(&self) -> Option<usize> {
+        None
+    }
+
+    /// The operator for some of the rows (an index may occur several times).
+    fn select(self: Arc<Self>, rows: &[usize]) -> Result<Arc<dyn Operator>>;
+
+    /// J(x)ᵀ r.
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        None
+    }
+
+    /// Aᵀ r.
+    fn as_linear(&self) -> Option<&dyn Linear> {
+        None
+    }
+
+    /// A = U S Vᵀ, applied fast.
+    fn as_spectral(&self) -> Option<&dyn Spectral> {
+        None
+    }
+
+    /// The same piecewise-linear function at every value.
+    fn as_pixelwise(&self) -> Option<&dyn Pixelwise> {
+        None
+    }
+}
+
+/// The power to pull a residual back through the derivative.
+pub trait Differentiable: Operator {
+    /// J(x)ᵀ r, where J is the Jacobian of `apply` at x.
+    fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor>;
+
+    /// An upper bound of ‖J(x)‖² over all x and all rows, for step sizes.
+    fn lipschitz_squared(&self) -> f64;
+}
+
+/// The power of a linear map. Every linear map is differentiable: its vjp is its adjoint.
+pub trait Linear: Operator {
+    /// Aᵀ r.
+    fn adjoint(&self, r: &Tensor) -> Result<Tensor>;
+
+    /// An upper bound of ‖A‖² over all rows; need not be tight, but should be within a factor of two.
+    fn norm_squared(&self) -> f64;
+
+    /// A cheap symmetric positive approximation of f(AᵀA), for preconditioning: applies v ↦ f(AᵀA) v approximately,
+    /// given f on eigenvalues. `None` if the operator knows no such approximation.
+    fn approx_spectral_map(&self, _f: &(dyn Fn(f64) -> f64 + Sync), _v: &Tensor) -> Option<Result<Tensor>> {
+        None
+    }
+}
+
+/// The power of a singular value decomposition A = U S Vᵀ with `modes` columns in U and V, where both transforms are fast.
+/// Columns are orthonormal; directions outside their span are in the null space.
+pub trait Spectral: Linear {
+    /// Singular values, `[1 or rows][modes]`, zero allowed.
+    fn singular(&self) -> &[Vec<f64>];
+
+    /// Vᵀ x: `[rows, modes]`.
+    fn v_t(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// V c for `c: [rows, modes]`.
+    fn v(&self, c: &Tensor) -> Result<Tensor>;
+
+    /// Uᵀ y: `[rows, modes]`; where a singular value is zero, the entry carries no information and may be anything.
+    fn u_t(&self, y: &Tensor) -> Result<Tensor>;
+
+    /// U c for `c: [rows, modes]`.
+    fn u(&self, c: &Tensor) -> Result<Tensor>;
+}
+
+/// One piece of a scalar piecewise-linear function: `slope · x + offset` for `low <= x < high`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece {
+    /// Left end, may be -∞.
+    pub low: f64,
+    /// Right end, may be +∞.
+    pub high: f64,
+    /// Slope on the piece.
+    pub slope: f64,
+    /// Value of the line at x = 0.
+    pub offset: f64,
+}
+
+/// The power of a map that applies one scalar piecewise-linear function to every value.
+pub trait Pixelwise: Operator {
+    /// The pieces from left to right; they cover the line.
+    fn pieces(&self) -> &[Piece];
+}

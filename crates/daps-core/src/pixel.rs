@@ -1,0 +1,318 @@
+//! The prior of continuous data: a denoiser, and the choice of how p(x0 | x_t) is estimated from it.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+use crate::mixture::choose;
+use crate::real::{batched, check_rows, combine, from_f64, to_f64};
+use crate::{
+    Address, Approx, Covariance, CovarianceKind, Denoiser, Error, Estimated, Noise, Ode, Prior, Purpose,
+    Result, Sigma, Step, open01,
+};
+
+/// How p(x0 | x_t) is estimated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Estimate {
+    /// N(center, spread²).
+    Gaussian {
+        /// Its centre.
+        center: Center,
+        /// Its spread.
+        spread: Spread,
+    },
+    /// (x_t - x0)/σ² plus a score of the prior; chains start at `start`.
+    Score {
+        /// Where chains start.
+        start: Center,
+        /// Where the prior's score is taken.
+        at: ScoreAt,
+    },
+    /// Draws of p(x0 | x_t), to be weighted by the likelihood; for priors that can draw.
+    Draws {
+        /// How many.
+        count: usize,
+    },
+    /// p(x0 | x_t) itself, for analytic priors.
+    Exact,
+}
+
+/// A point estimate of x0 from x_t.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Center {
+    /// The endpoint of the probability-flow ODE.
+    Ode(Ode),
+    /// E[x0 | x_t].
+    Tweedie,
+}
+
+/// The spread around a point estimate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// r = σ, as DAPS has it.
+    Sigma,
+    /// r(σ) from a table measured for the prior; belongs to the Tweedie mean.
+    Table(SpreadTable),
+    /// Cov[x0 | x_t] from a prior that knows it; belongs to the Tweedie mean.
+    Covariance(CovarianceKind),
+}
+
+/// Where diffusion-score estimation takes the prior's score.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScoreAt {
+    /// At the chain's own state, at a small level: a denoiser call for every kernel step.
+    State {
+        /// The small level.
+        sigma: f64,
+    },
+    /// Frozen at (x_t, σ): `score-t`.
+    Level,
+    /// Frozen at (x̂0, σ_min): `score-min`.
+    Start {
+        /// The small level.
+        sigma: f64,
+    },
+}
+
+/// RMS error of the Tweedie mean at given levels: E‖x0 - D(x0 + σn, σ)‖²/d = r².
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpreadTable {
+    /// Levels, rising.
+    pub sigma: Vec<f64>,
+    /// r at each level.
+    pub r: Vec<f64>,
+    /// Standard deviation of the data: r above the measured range.
+    pub data_std: f64,
+}
+
+impl SpreadTable {
+    /// Checks that levels rise and all numbers are positive.
+    pub fn check(&self) -> Result<()> {
+        let positive = |v: &[f64]| v.iter().all(|v| v.is_finite() && *v > 0.0);
+        if self.sigma.is_empty() || self.sigma.len() != self.r.len() {
+            let got = format!("{} levels and {} values", self.sigma.len(), self.r.len());
+            return Err(Error::invalid("spread table", "as many values as levels, at least one", got));
+        }
+        if !positive(&self.sigma) || !positive(&self.r) || !positive(&[self.data_std]) {
+            return Err(Error::invalid("spread table", "positive finite numbers", "others"));
+        }
+        if self.sigma.windows(2).any(|w| w[0] >= w[1]) {
+            return Err(Error::invalid("spread table", "rising levels", "levels that do not rise"));
+        }
+        Ok(())
+    }
+
+    /// r(σ): σ below the measured range, the data's deviation above it, log-log linear within.
+    #[must_use]
+    pub fn at(&self, sigma: f64) -> f64 {
+        let upper = self.sigma.partition_point(|s| *s < sigma);
+        if upper == self.sigma.len() {
+            return if sigma == self.sigma[upper - 1] { self.r[upper - 1] } else { self.data_std };
+        }
+        if self.sigma[upper] == sigma {
+            return self.r[upper];
+        }
+        if upper == 0 {
+            return sigma;
+        }
+        let (a, b) = (upper - 1, upper);
+        let t = (sigma / self.sigma[a]).ln() / (self.sigma[b] / self.sigma[a]).ln();
+        (self.r[a].ln() * (1.0 - t) + self.r[b].ln() * t).exp()
+    }
+}
+
+/// A denoiser with an estimate, ready for the loop.
+#[derive(Clone)]
+pub struct Pixel {
+    model: Arc<dyn Denoiser>,
+    estimate: Estimate,
+}
+
+impl Pixel {
+    /// Checks that the denoiser has the powers that the estimate needs.
+    pub fn new(model: Arc<dyn Denoiser>, estimate: Estimate, levels: usize) -> Result<Self> {
+        let lacks = |needs| Err(Error::missing("the estimate", needs, "this prior"));
+        match &estimate {
+            Estimate::Gaussian { center: Center::Ode(ode), .. }
+            | Estimate::Score { start: Center::Ode(ode), .. } => {
+                ode.check(levels)?;
+            }
+            Estimate::Draws { count: 0 } => return Err(Error::invalid("draws.count", "at least 1", 0)),
+            Estimate::Draws { .. } | Estimate::Exact if model.as_conditional().is_none() => {
+                return lacks("p(x0 | x_t) in closed form");
+            }
+            _ => {}
+        }
+        match &estimate {
+            Estimate::Gaussian {
+                center: Center::Ode(_),
+                spread: Spread::Covariance(_) | Spread::Table(_),
+            } => {
+                return Err(Error::invalid(
+                    "estimate.spread",
+                    "'sigma' with the ODE endpoint (it is already a draw: a table or covariance belongs to the Tweedie mean)",
+                    "a table or covariance",
+                ));
+            }
+            Estimate::Gaussian { spread: Spread::Covariance(_), .. } if model.as_covariance().is_none() => {
+                return lacks("Cov[x0 | x_t]");
+            }
+            Estimate::Gaussian { spread: Spread::Table(table), .. } => table.check()?,
+            Estimate::Score { at: ScoreAt::State { sigma } | ScoreAt::Start { sigma }, .. }
+                if !(sigma.is_finite() && *sigma > 0.0) =>
+            {
+                return Err(Error::invalid("score sigma", "a positive number", sigma));
+            }
+            _ => {}
+        }
+        Ok(Self { model, estimate })
+    }
+
+    /// The denoiser.
+    #[must_use]
+    pub fn model(&self) -> &Arc<dyn Denoiser> {
+        &self.model
+    }
+
+    fn center(&self, center: &Center, x_t: &Tensor, step: &Step) -> Result<(Tensor, usize)> {
+        match center {
+            Center::Ode(ode) => ode.solve(&*self.model, x_t, step),
+            Center::Tweedie => Ok((self.model.denoise(x_t, &Sigma::Same(step.sigma))?, 1)),
+        }
+    }
+
+    fn spread(&self, spread: &Spread, x_t: &Tensor, step: &Step) -> Result<Covariance> {
+        match spread {
+            Spread::Sigma => Ok(Covariance::Scalar(vec![step.sigma.powi(2)])),
+            Spread::Table(table) => Ok(Covariance::Scalar(vec![table.at(step.sigma).powi(2)])),
+            Spread::Covariance(kind) => match self.model.as_covariance() {
+                Some(model) => model.covariance(x_t, &Sigma::Same(step.sigma), *kind),
+                None => Err(Error::missing("the estimate", "Cov[x0 | x_t]", "this prior")),
+            },
+        }
+    }
+
+    fn score(&self, start: &Center, at: ScoreAt, x_t: &Tensor, step: &Step) -> Result<Estimated<'_>> {
+        let (start, mut nfe) = self.center(start, x_t, step)?;
+        let variance = step.sigma.powi(2);
+        // A frozen score s makes (x_t - x0)/σ² + s the score of N(x_t + σ² s, σ²).
+        let mut frozen = |x: &Tensor, sigma: f64| -> Result<Tensor> {
+            nfe += 1;
+            let denoised = self.model.denoise(x, &Sigma::Same(sigma))?;
+            let c = variance / sigma.powi(2);
+            combine(&[(&[1.0], x_t), (&[c], &denoised), (&[-c], x)])
+        };
+        let mean = match at {
+            ScoreAt::State { sigma: score_sigma } => {
+                let x_t = x_t.clone();
+                let approx =
+                    Approx::Score { start, x_t, sigma: step.sigma, score_sigma, model: &*self.model };
+                return Ok(Estimated { approx, nfe });
+            }
+            ScoreAt::Level => frozen(x_t, step.sigma)?,
+            ScoreAt::Start { sigma } => frozen(&start, sigma)?,
+        };
+        let covariance = Covariance::Scalar(vec![variance]);
+        Ok(Estimated { approx: Approx::Gaussian { mean, covariance, start }, nfe })
+    }
+
+    fn conditional(&self, x_t: &Tensor, step: &Step) -> Result<Approx<'_>> {
+        match self.model.as_conditional() {
+            Some(model) => model.conditional(x_t, &Sigma::Same(step.sigma)),
+            None => Err(Error::missing("the estimate", "p(x0 | x_t) in closed form", "this prior")),
+        }
+    }
+
+    fn draws(&self, count: usize, x_t: &Tensor, step: &Step, noise: &Noise) -> Result<Approx<'_>> {
+        let shape = self.model.shape();
+        let at = Address::new(step.index, Purpose::Estimate, 0);
+        let d: usize = shape.iter().product();
+        let mut values = Vec::with_capacity(noise.len() * count * d);
+        match self.conditional(x_t, step)? {
+            Approx::Mixture { rows, .. } => {
+                for (i, mixture) in rows.iter().enumerate() {
+                    let mut rng = noise.stream(i, at);
+                    (0..count).for_each(|_| values.extend(mixture.sample(&mut rng)));
+                }
+            }
+            Approx::Gaussian { mean, covariance, .. } => {
+                for (i, mean) in to_f64(&mean)?.chunks(d).enumerate() {
+                    let (mut rng, covariance) = (noise.stream(i, at), covariance.row(i)?);
+                    for _ in 0..count {
+                        let z = covariance.sample(&mut rng, d);
+                        values.extend(mean.iter().zip(z).map(|(m, z)| m + z));
+                    }
+                }
+            }
+            Approx::Draws { points, log_weights } => {
+                let (shared, m) = (points.dims()[0] == 1, points.dims()[1]);
+                let points = to_f64(&points)?;
+                for (i, weights) in log_weights.iter().enumerate() {
+                    let mut rng = noise.stream(i, at);
+                    for _ in 0..count {
+                        let k = choose(weights, open01(&mut rng)) + if shared { 0 } else { i * m };
+                        values.extend_from_slice(&points[k * d..(k + 1) * d]);
+                    }
+                }
+            }
+            other @ Approx::Score { .. } => {
+                return Err(Error::missing("weighted draws", "draws of p(x0 | x_t)", other.name()));
+            }
+        }
+        let points = from_f64(values, &batched(noise.len(), &batched(count, shape)), self.model.dtype())?;
+        Ok(Approx::Draws { points, log_weights: vec![vec![0.0; count]; noise.len()] })
+    }
+}
+
+impl Prior for Pixel {
+    fn init(&self, sigma: f64, noise: &Noise) -> Result<Tensor> {
+        let z = noise.normal(Address::new(0, Purpose::Init, 0), self.model.shape(), self.model.dtype())?;
+        combine(&[(&[sigma], &z)])
+    }
+
+    fn estimate(&self, x_t: &Tensor, step: &Step, noise: &Noise) -> Result<Estimated<'_>> {
+        check_rows("x_t", x_t, self.model.shape())?;
+        match &self.estimate {
+            Estimate::Gaussian { center, spread } => {
+                let (mean, nfe) = self.center(center, x_t, step)?;
+                let covariance = self.spread(spread, x_t, step)?;
+                let start = mean.clone();
+                Ok(Estimated { approx: Approx::Gaussian { mean, covariance, start }, nfe })
+            }
+            Estimate::Score { start, at } => self.score(start, *at, x_t, step),
+            Estimate::Draws { count } => {
+                Ok(Estimated { approx: self.draws(*count, x_t, step, noise)?, nfe: 1 })
+            }
+            Estimate::Exact => Ok(Estimated { approx: self.conditional(x_t, step)?, nfe: 1 }),
+        }
+    }
+
+    fn renoise(&self, x0_y: &Tensor, step: &Step, noise: &Noise) -> Result<Tensor> {
+        // The official code draws here at the last level too; with next = 0 the draw is multiplied by 0.
+        let z =
+            noise.normal(Address::new(step.index, Purpose::Renoise, 0), self.model.shape(), x0_y.dtype())?;
+        combine(&[(&[1.0], x0_y), (&[step.next], &z)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sigma_below_the_data_above_and_log_linear_between() {
+        let table = SpreadTable { sigma: vec![0.1, 1.0], r: vec![0.05, 0.4], data_std: 0.5 };
+        assert_eq!(table.at(0.01), 0.01);
+        assert_eq!(table.at(0.1), 0.05);
+        assert_eq!(table.at(1.0), 0.4);
+        assert_eq!(table.at(50.0), 0.5);
+        assert!((table.at(0.1f64.sqrt()) - (0.05f64 * 0.4).sqrt()).abs() < 1e-12);
+        assert!(SpreadTable { sigma: vec![1.0, 1.0], r: vec![1.0, 1.0], data_std: 1.0 }.check().is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! Noise levels: the annealing schedule and the poly-ρ grid that it shares with the inner ODE.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The exponent of EDM's grid, used by every preset.
+pub const RHO: f64 = 7.0;
+
+/// `n` levels from `a` to `b`, evenly spaced after a ρ-th root.
+#[must_use]
+pub fn poly_grid(n: usize, a: f64, b: f64, rho: f64) -> Vec<f64> {
+    let (ra, rb) = (a.powf(1.0 / rho), b.powf(1.0 / rho));
+    let fraction = |i: usize| if n > 1 { i as f64 / (n - 1) as f64 } else { 0.0 };
+    (0..n).map(|i| (ra + fraction(i) * (rb - ra)).powf(rho)).collect()
+}
+
+/// How annealing levels are laid out; [`Schedule::new`] turns a rule into levels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ScheduleRule {
+    /// `levels` points from `max` to `min` on a poly-ρ grid, then 0 (the paper and the 2024 code).
+    Poly {
+        /// Levels above zero.
+        levels: usize,
+        /// Largest level.
+        #[serde(default = "default_max")]
+        max: f64,
+        /// Smallest level above zero.
+        #[serde(default = "default_min")]
+        min: f64,
+        /// Exponent of the grid.
+        #[serde(default = "default_rho")]
+        rho: f64,
+    },
+    /// `levels + 1` points from `max` to `min`, the last one replaced by 0, so that `min` is never used (the 2025 code).
+    PolyCut {
+        /// Levels above zero.
+        levels: usize,
+        /// Largest level.
+        #[serde(default = "default_max")]
+        max: f64,
+        /// The level that 0 replaces.
+        #[serde(default = "default_min")]
+        min: f64,
+        /// Exponent of the grid.
+        #[serde(default = "default_rho")]
+        rho: f64,
+    },
+    /// `levels` points from `max` to `min` with a constant ratio, then 0.
+    Geometric {
+        /// Levels above zero.
+        levels: usize,
+        /// Largest level.
+        #[serde(default = "default_max")]
+        max: f64,
+        /// Smallest level above zero.
+        #[serde(default = "default_min")]
+        min: f64,
+    },
+    /// The levels themselves, in any order, ending at 0; they may rise again on the way.
+    Levels {
+        /// All levels, the last one 0.
+        sigmas: Vec<f64>,
+    },
+}
+
+fn default_max() -> f64 {
+    100.0
+}
+fn default_min() -> f64 {
+    0.1
+}
+fn default_rho() -> f64 {
+    RHO
+}
+
+/// Noise levels that end at zero, checked once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    sigmas: Vec<f64>,
+}
+
+/// One passage of the loop, from level `sigma` to level `next`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Position in the schedule, from 0.
+    pub index: usize,
+    /// Number of steps in the schedule.
+    pub of: usize,
+    /// Noise level at which the step starts.
+    pub sigma: f64,
+    /// Noise level at which it ends; 0 for the last step.
+    pub next: f64,
+}
+
+impl Schedule {
+    /// Lays out the levels of a rule.
+    pub fn new(rule: &ScheduleRule) -> Result<Self> {
+        let check = |levels: usize, max: f64, min: f64| {
+            if levels == 0 {
+                return Err(Error::invalid("schedule.levels", "at least 1", levels));
+            }
+            if !(min.is_finite() && max.is_finite() && min > 0.0 && max >= min) {
+                return Err(Error::invalid(
+                    "schedule",
+                    "0 < min <= max < inf",
+                    format!("min {min}, max {max}"),
+                ));
+            }
+            Ok(())
+        };
+        let check_rho = |rho: f64| {
+            let fits = rho.is_finite() && rho > 0.0;
+            if fits { Ok(()) } else { Err(Error::invalid("schedule.rho", "a positive number", rho)) }
+        };
+        let mut sigmas = match *rule {
+            ScheduleRule::Poly { levels, max, min, rho } => {
+                check(levels, max, min)?;
+                check_rho(rho)?;
+                poly_grid(levels, max, min, rho)
+            }
+            ScheduleRule::PolyCut { levels, max, min, rho } => {
+                check(levels, max, min)?;
+                check_rho(rho)?;
+                let mut grid = poly_grid(levels + 1, max, min, rho);
+                grid.pop();
+                grid
+            }
+            ScheduleRule::Geometric { levels, max, min } => {
+                check(levels, max, min)?;
+                let last = levels.saturating_sub(1).max(1) as f64;
+                (0..levels).map(|i| max * (min / max).powf(i as f64 / last)).collect()
+            }
+            ScheduleRule::Levels { ref sigmas } => return Self::from_levels(sigmas.clone()),
+        };
+        sigmas.push(0.0);
+        Self::from_levels(sigmas)
+    }
+
+    /// Levels as given: all positive and finite but the last one, which is 0.
+    pub fn from_levels(sigmas: Vec<f64>) -> Result<Self> {
+        let Some((&last, above)) = sigmas.split_last() else {
+            return Err(Error::invalid("schedule", "at least one level above zero, then 0", "no levels"));
+        };
+        if last != 0.0 {
+            return Err(Error::invalid("schedule", "a last level of 0", last));
+        }
+        if above.is_empty() {
+            return Err(Error::invalid("schedule", "at least one level above zero", "only 0"));
+        }
+        if let Some(bad) = above.iter().find(|s| !(s.is_finite() && **s > 0.0)) {
+            return Err(Error::invalid("schedule", "positive finite levels before the final 0", bad));
+        }
+        Ok(Self { sigmas })
+    }
+
+    /// All levels, the final 0 included.
+    #[must_use]
+    pub fn sigmas(&self) -> &[f64] {
+        &self.sigmas
+    }
+
+    /// Number of steps: levels above zero.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sigmas.len() - 1
+    }
+
+    /// Never true: a schedule has at least one step.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The level at which the loop starts.
+    #[must_use]
+    pub fn start(&self) -> f64 {
+        self.sigmas[0]
+    }
+
+    /// The passages in order.
+    pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
+        let of = self.len();
+        self.sigmas.windows(2).enumerate().map(move |(index, w)| Step { index, of, sigma: w[0], next: w[1] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_lay_out_what_their_names_say() {
+        let poly = |levels| ScheduleRule::Poly { levels, max: 100.0, min: 0.1, rho: RHO };
+        let s = Schedule::new(&poly(5)).unwrap();
+        assert_eq!(s.len(), 5);
+        assert!((s.sigmas()[4] - 0.1).abs() < 1e-12 && s.sigmas()[5] == 0.0);
+        let one = Schedule::new(&poly(1)).unwrap();
+        assert!((one.start() - 100.0).abs() < 1e-9);
+        let cut =
+            Schedule::new(&ScheduleRule::PolyCut { levels: 5, max: 100.0, min: 0.1, rho: RHO }).unwrap();
+        assert_eq!(cut.len(), 5);
+        assert!(cut.sigmas()[4] > 0.1);
+        let g = Schedule::new(&ScheduleRule::Geometric { levels: 3, max: 4.0, min: 1.0 }).unwrap();
+        assert!((g.sigmas()[1] - 2.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn levels_may_rise_but_must_end_at_zero() {
+        assert!(Schedule::from_levels(vec![1.0, 0.5, 0.8, 0.0]).is_ok());
+        for bad in [
+            vec![],
+            vec![0.0],
+            vec![1.0],
+            vec![1.0, -0.1, 0.0],
+            vec![f64::INFINITY, 0.0],
+            vec![f64::NAN, 0.0],
+            vec![1.0, 0.0, 0.0],
+        ] {
+            assert!(Schedule::from_levels(bad.clone()).is_err(), "{bad:?}");
+        }
+        let zero_rho = ScheduleRule::Poly { levels: 3, max: 1.0, min: 0.1, rho: 0.0 };
+        assert!(Schedule::new(&zero_rho).is_err());
+    }
+}
