@@ -244,7 +244,8 @@ impl Smooth for Gaussian {
     }
 
     fn curvature(&self) -> Vec<f64> {
-        let bound = self.operator.as_differentiable().map_or(f64::INFINITY, |d| d.lipschitz_squared());
+        let bound =
+            self.operator.as_differentiable().map_or(f64::INFINITY, crate::Differentiable::lipschitz_squared);
         let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
         precision.iter().map(|p| p * bound).collect()
     }

@@ -42,7 +42,7 @@ impl Mixture {
     /// Checks sizes and normalises the weights.
     pub fn new(log_weights: Vec<f64>, means: Vec<f64>, covariances: Arc<Vec<RowCovariance>>) -> Result<Self> {
         let k = log_weights.len();
-        if k == 0 || means.is_empty() || means.len() % k != 0 {
+        if k == 0 || means.is_empty() || !means.len().is_multiple_of(k) {
             let got = format!("{} means' values for {k} weights", means.len());
             return Err(Error::invalid("mixture", "as many means as weights, at least one", got));
         }

@@ -208,7 +208,7 @@ fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result
                 let (c, term) = (T::of(pick(coefficient, i)), &slice[start..start + out.len()]);
                 match k {
                     0 => out.iter_mut().zip(term).for_each(|(o, &t)| *o = c * t),
-                    _ => out.iter_mut().zip(term).for_each(|(o, &t)| *o = *o + c * t),
+                    _ => out.iter_mut().zip(term).for_each(|(o, &t)| *o += c * t),
                 }
             }
         });
