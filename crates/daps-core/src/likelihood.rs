@@ -21,6 +21,11 @@ pub trait Likelihood: Send + Sync {
     /// The likelihood of some of the rows.
     fn select(&self, rows: &[usize]) -> Result<Arc<dyn Likelihood>>;
 
+    /// Into how many independent factors the likelihood of a row falls, one for each equal leading slice of x.
+    fn factors(&self) -> usize {
+        1
+    }
+
     /// Its gradient in x.
     fn as_smooth(&self) -> Option<&dyn Smooth> {
         None
@@ -37,7 +42,7 @@ pub trait Smooth: Likelihood {
     /// ∇ₓ log p(y | x).
     fn gradient(&self, x: &Tensor) -> Result<Tensor>;
 
-    /// log p(y | x) per row and its gradient, from one application of the operator.
+    /// log p(y | x) per row and factor, and its gradient, from one application of the operator.
     fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)>;
 
     /// An upper bound per row (one entry, or one per row) of the curvature of -log p(y | x) where the model fits
@@ -97,6 +102,12 @@ impl Gaussian {
             }
         }
         Ok(Self { operator, y, beta })
+    }
+
+    /// The same measurement, believed to have another noise level.
+    #[must_use]
+    pub fn with_beta(&self, beta: f64) -> Self {
+        Self { beta: beta.into(), ..self.clone() }
     }
 
     /// The operator A.
@@ -173,15 +184,21 @@ impl Gaussian {
         combine(&[(&[1.0], &self.operator.apply(x)?), (&[-1.0], &self.y)])
     }
 
-    fn log_prob_of_residual(&self, residual: &Tensor) -> Result<Vec<f64>> {
+    /// -‖residual‖²/(2β²) for every row and, within a row, for each of `factors` slices.
+    fn log_prob_of_residual(&self, residual: &Tensor, factors: usize) -> Result<Vec<f64>> {
+        let sliced =
+            |t: &Tensor| t.reshape((t.dims()[0] * factors, t.elem_count() / (t.dims()[0] * factors)));
+        let r = sliced(residual)?;
         match &self.beta {
             Beta::Rows(beta) => {
-                let squares = with_real!(residual.dtype(), T => sum_rows::<T>(residual, residual, |r, _| r.wide() * r.wide()))?;
-                Ok(squares.iter().enumerate().map(|(i, s)| -s / (2.0 * pick(beta, i).powi(2))).collect())
+                let squares = with_real!(r.dtype(), T => sum_rows::<T>(&r, &r, |r, _| r.wide() * r.wide()))?;
+                let scaled = |(i, s): (usize, &f64)| -s / (2.0 * pick(beta, i / factors).powi(2));
+                Ok(squares.iter().enumerate().map(scaled).collect())
             }
             Beta::Each(_) => {
-                let weighed = self.weigh(residual)?;
-                let products = with_real!(residual.dtype(), T => sum_rows::<T>(residual, &weighed, |r, w| r.wide() * w.wide()))?;
+                let weighed = sliced(&self.weigh(residual)?)?;
+                let products =
+                    with_real!(r.dtype(), T => sum_rows::<T>(&r, &weighed, |r, w| r.wide() * w.wide()))?;
                 Ok(products.iter().map(|s| -0.5 * s).collect())
             }
         }
@@ -205,7 +222,7 @@ impl Likelihood for Gaussian {
     }
 
     fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>> {
-        self.log_prob_of_residual(&self.residual(x)?)
+        self.log_prob_of_residual(&self.residual(x)?, 1)
     }
 
     fn select(&self, rows: &[usize]) -> Result<Arc<dyn Likelihood>> {
@@ -221,6 +238,10 @@ impl Likelihood for Gaussian {
             y: self.y.index_select(&index, 0)?,
             beta,
         }))
+    }
+
+    fn factors(&self) -> usize {
+        self.operator.factors()
     }
 
     fn as_smooth(&self) -> Option<&dyn Smooth> {
@@ -239,7 +260,7 @@ impl Smooth for Gaussian {
 
     fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)> {
         let residual = self.residual(x)?;
-        let value = self.log_prob_of_residual(&residual)?;
+        let value = self.log_prob_of_residual(&residual, self.factors())?;
         Ok((value, self.gradient_of_residual(x, &residual)?))
     }
 

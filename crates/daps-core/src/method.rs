@@ -34,6 +34,8 @@ pub enum Need {
     LinearOperator,
     /// Gaussian noise with a fast singular value decomposition.
     SpectralOperator,
+    /// Gaussian noise with an operator that conditions in closed form: linear or pixelwise.
+    ConjugateOperator,
     /// Vector-Jacobian products of the denoiser.
     DifferentiableDenoiser,
 }
@@ -47,6 +49,8 @@ impl Need {
             Self::SmoothLikelihood => task.likelihood.as_smooth().is_some(),
             Self::LinearOperator => gaussian.is_some_and(|g| g.operator().as_linear().is_some()),
             Self::SpectralOperator => gaussian.is_some_and(|g| g.operator().as_spectral().is_some()),
+            Self::ConjugateOperator => gaussian
+                .is_some_and(|g| g.operator().as_linear().is_some() || g.operator().as_pixelwise().is_some()),
             Self::DifferentiableDenoiser => task.model.as_differentiable().is_some(),
         }
     }
@@ -58,6 +62,7 @@ impl Need {
             Self::SmoothLikelihood => "a differentiable likelihood",
             Self::LinearOperator => "a linear operator",
             Self::SpectralOperator => "a singular value decomposition",
+            Self::ConjugateOperator => "a linear or pixelwise operator",
             Self::DifferentiableDenoiser => "a differentiable prior",
         }
     }

@@ -180,7 +180,7 @@ mod tests {
     fn endpoint(order: OdeOrder, steps: usize) -> f64 {
         let ode = Ode { steps: OdeSteps::Fixed(steps), min: 1e-3, rho: RHO, end: OdeEnd::Zero, order };
         let x = Tensor::new(&[[2.0f64]], &Device::Cpu).unwrap();
-        let step = Step { index: 0, of: 1, sigma: 3.0, next: 0.0 };
+        let step = Step { index: 0, of: 1, start: 3.0, sigma: 3.0, next: 0.0 };
         ode.solve(&Unit, &x, &step).unwrap().0.to_vec2::<f64>().unwrap()[0][0]
     }
 

@@ -31,6 +31,12 @@ pub trait Operator: Send + Sync {
     /// The operator for some of the rows (an index may occur several times).
     fn select(self: Arc<Self>, rows: &[usize]) -> Result<Arc<dyn Operator>>;
 
+    /// Into how many equal leading slices (channels) x and y fall that A maps one to one, separately. A sampler may
+    /// then accept or reject slice by slice.
+    fn factors(&self) -> usize {
+        1
+    }
+
     /// J(x)ᵀ r.
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
         None
@@ -68,6 +74,11 @@ pub trait Linear: Operator {
 
     /// An upper bound of ‖A‖² over all rows; need not be tight, but should be within a factor of two.
     fn norm_squared(&self) -> f64;
+
+    /// The entries of A where it is a diagonal matrix, `[1 or rows, input shape…]`.
+    fn diagonal(&self) -> Option<&Tensor> {
+        None
+    }
 
     /// A cheap symmetric positive approximation of f(AᵀA), for preconditioning: applies v ↦ f(AᵀA) v approximately,
     /// given f on eigenvalues. `None` if the operator knows no such approximation.

@@ -88,6 +88,8 @@ pub struct Step {
     pub index: usize,
     /// Number of steps in the schedule.
     pub of: usize,
+    /// The schedule's first noise level.
+    pub start: f64,
     /// Noise level at which the step starts.
     pub sigma: f64,
     /// Noise level at which it ends; 0 for the last step.
@@ -181,8 +183,14 @@ impl Schedule {
 
     /// The passages in order.
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
-        let of = self.len();
-        self.sigmas.windows(2).enumerate().map(move |(index, w)| Step { index, of, sigma: w[0], next: w[1] })
+        let (of, start) = (self.len(), self.start());
+        self.sigmas.windows(2).enumerate().map(move |(index, w)| Step {
+            index,
+            of,
+            start,
+            sigma: w[0],
+            next: w[1],
+        })
     }
 }
 
