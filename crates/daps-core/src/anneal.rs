@@ -4,7 +4,8 @@ use candle_core::Tensor;
 
 use crate::real::{check_finite, finite_rows};
 use crate::{
-    Conditional, Cost, Error, Event, Kernel, Likelihood, Noise, Observer, Prior, Result, Schedule, State,
+    ChainInfo, Conditional, Cost, Error, Event, Kernel, Likelihood, Noise, Observer, Prior, Result, Schedule,
+    State, Step,
 };
 
 /// What a run gives.
@@ -44,23 +45,10 @@ pub fn anneal(
         // 3. Renoise to the next level.
         state.x_t = prior.renoise(&x0_y, &step, noise)?;
 
-        state.level = step.index + 1;
-        state.cost += Cost { nfe: estimated.nfe, operator_calls: 0 };
-        state.cost += info.cost;
-        let finite = finite_rows(&state.x_t)?;
-        for ((all, here), finite) in state.diverged.iter_mut().zip(&info.diverged).zip(finite) {
-            *all |= *here || !finite;
-        }
-        if state.diverged.iter().all(|d| *d) {
-            let chains = state.diverged.len();
-            return Err(Error::AllDiverged { chains, level: step.index, sigma: step.sigma });
-        }
-        let event = Event::Level { step, x0_hat: &x0_hat, x0_y: &x0_y, info: &info, state: &state };
-        if observer.event(&event).is_break() && state.level < step.of {
-            return Err(Error::Cancelled { level: state.level, of: step.of });
-        }
+        let cost = Cost { nfe: estimated.nfe, operator_calls: 0 };
+        state.complete(step, cost, &x0_hat, &x0_y, &info, observer)?;
     }
-    Ok(Samples { x: state.x_t, diverged: state.diverged, cost: state.cost })
+    Ok(state.into_samples())
 }
 
 impl State {
@@ -69,6 +57,40 @@ impl State {
     pub fn start(x_t: Tensor) -> Self {
         let rows = x_t.dims()[0];
         Self { level: 0, x_t, diverged: vec![false; rows], cost: Cost::default() }
+    }
+
+    /// Books a level after `x_t` was moved to the next one: counts, marks diverged chains, tells the observer.
+    pub fn complete(
+        &mut self,
+        step: Step,
+        cost: Cost,
+        x0_hat: &Tensor,
+        x0_y: &Tensor,
+        info: &ChainInfo,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        self.level = step.index + 1;
+        self.cost += cost;
+        self.cost += info.cost;
+        let finite = finite_rows(&self.x_t)?;
+        for ((all, here), finite) in self.diverged.iter_mut().zip(&info.diverged).zip(finite) {
+            *all |= *here || !finite;
+        }
+        if self.diverged.iter().all(|d| *d) {
+            let chains = self.diverged.len();
+            return Err(Error::AllDiverged { chains, level: step.index, sigma: step.sigma });
+        }
+        let event = Event::Level { step, x0_hat, x0_y, info, state: self };
+        if observer.event(&event).is_break() && self.level < step.of {
+            return Err(Error::Cancelled { level: self.level, of: step.of });
+        }
+        Ok(())
+    }
+
+    /// The samples of a run whose last level is done.
+    #[must_use]
+    pub fn into_samples(self) -> Samples {
+        Samples { x: self.x_t, diverged: self.diverged, cost: self.cost }
     }
 
     /// Checks that a state read from a file fits a run.

@@ -1,7 +1,6 @@
 //! Covariances of p(x0 | x_t): from one number for an image to a full matrix for a small problem.
 
 use candle_core::{DType, Tensor};
-use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -64,6 +63,26 @@ impl Full {
         &self.matrix
     }
 
+    /// C⁻¹ b.
+    #[must_use]
+    pub fn solve(&self, b: &[f64]) -> Vec<f64> {
+        let (l, n) = (&self.lower, b.len());
+        let mut x = b.to_vec();
+        for i in 0..n {
+            x[i] = (x[i] - (0..i).map(|j| l[(i, j)] * x[j]).sum::<f64>()) / l[(i, i)];
+        }
+        for i in (0..n).rev() {
+            x[i] = (x[i] - (i + 1..n).map(|j| l[(j, i)] * x[j]).sum::<f64>()) / l[(i, i)];
+        }
+        x
+    }
+
+    /// ln det C.
+    #[must_use]
+    pub fn log_det(&self) -> f64 {
+        (0..self.lower.nrows()).map(|i| 2.0 * self.lower[(i, i)].ln()).sum()
+    }
+
     /// L with C = L Lᵀ.
     #[must_use]
     pub fn lower(&self) -> &Mat<f64> {
@@ -73,11 +92,7 @@ impl Full {
 
 /// Solves the symmetric positive definite system S x = b for one right-hand side.
 pub fn solve_spd(s: &Mat<f64>, b: &[f64]) -> Result<Vec<f64>> {
-    let llt = s
-        .llt(Side::Lower)
-        .map_err(|_| Error::invalid("linear system", "a positive definite matrix", "one that is not"))?;
-    let x = llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]));
-    Ok((0..b.len()).map(|i| x[(i, 0)]).collect())
+    Ok(Full::new(s.clone())?.solve(b))
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -122,7 +137,7 @@ impl RowCovariance {
                 out.iter_mut().for_each(|o| *o /= diagonal);
                 Ok(out)
             }
-            Self::Full(c) => solve_spd(&c.matrix, v),
+            Self::Full(c) => Ok(c.solve(v)),
         }
     }
 
@@ -157,7 +172,7 @@ impl RowCovariance {
                 Ok(full) => Self::Full(full).log_det(dim),
                 Err(_) => f64::NAN,
             },
-            Self::Full(c) => (0..dim).map(|i| 2.0 * c.lower[(i, i)].ln()).sum(),
+            Self::Full(c) => c.log_det(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use faer::Mat;
 use rand_chacha::ChaCha8Rng;
 
-use crate::covariance::{RowCovariance, solve_spd};
+use crate::covariance::{Full, RowCovariance};
 use crate::{Error, Result, open01};
 
 /// Σ_k w_k N(m_k, C_k). Components share covariances between many mixtures through the `Arc`.
@@ -31,9 +31,7 @@ pub struct LinearMeasurement {
 /// The parts of conditioning that depend on (C_k, A, β) but not on m_k or y; computed once for many rows.
 pub struct Gain {
     /// S_k = A C_k Aᵀ + diag(β²), for every distinct covariance.
-    innovation: Vec<Mat<f64>>,
-    /// ln det S_k.
-    log_det: Vec<f64>,
+    innovation: Vec<Full>,
     /// C_k Aᵀ, column i is C_k aᵢ.
     cross: Vec<Vec<Vec<f64>>>,
 }
@@ -114,16 +112,14 @@ impl Mixture {
             let got = format!("{} values", measurement.matrix.len());
             return Err(Error::invalid("measurement matrix", format!("{m} x {d} values"), got));
         }
-        let mut gain = Gain { innovation: vec![], log_det: vec![], cross: vec![] };
+        let mut gain = Gain { innovation: vec![], cross: vec![] };
         for covariance in self.covariances.iter() {
             let cross: Vec<Vec<f64>> = rows.iter().map(|a| covariance.apply(a)).collect();
             let s = Mat::from_fn(m, m, |i, j| {
                 let noise = if i == j { measurement.variance[i] } else { 0.0 };
                 rows[i].iter().zip(&cross[j]).map(|(a, c)| a * c).sum::<f64>() + noise
             });
-            let full = crate::covariance::Full::new(s)?;
-            gain.log_det.push((0..m).map(|i| 2.0 * full.lower()[(i, i)].ln()).sum());
-            gain.innovation.push(full.matrix().to_owned());
+            gain.innovation.push(Full::new(s)?);
             gain.cross.push(cross);
         }
         Ok(gain)
@@ -137,9 +133,9 @@ impl Mixture {
             let g = if gain.innovation.len() == 1 { 0 } else { k };
             let mean = self.mean_of(k);
             let residual = residual(at, mean, y);
-            let solved = solve_spd(&gain.innovation[g], &residual)?;
+            let solved = gain.innovation[g].solve(&residual);
             let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
-            log_weights.push(self.log_weights[k] - 0.5 * (quad + gain.log_det[g]));
+            log_weights.push(self.log_weights[k] - 0.5 * (quad + gain.innovation[g].log_det()));
             means.extend(shifted(mean, &gain.cross[g], &solved));
         }
         Self::new(log_weights, means, Arc::clone(&self.covariances))
@@ -162,7 +158,7 @@ impl Mixture {
         crate::fill_normal(rng, &mut e);
         let perturbed: Vec<f64> =
             y.iter().zip(&e).zip(&at.variance).map(|((y, e), v)| y - v.sqrt() * e).collect();
-        let solved = solve_spd(&gain.innovation[g], &residual(at, &x, &perturbed))?;
+        let solved = gain.innovation[g].solve(&residual(at, &x, &perturbed));
         Ok(shifted(&x, &gain.cross[g], &solved))
     }
 

@@ -1,0 +1,87 @@
+//! Decoupled Annealing Posterior Sampling: the annealing loop with a schedule, an estimate and a kernel.
+//!
+//! Paper: Zhang, Chu, Berner, Meng, Anandkumar, Song, "Improving Diffusion Inverse Problem Solving with Decoupled Noise
+//! Annealing", CVPR 2025, Algorithm 1.
+
+use daps_core::{
+    Error, Estimate, Likelihood, Method, MethodInfo, Need, Noise, Observer, Pixel, Result, Samples, Schedule,
+    ScheduleRule, State, Task, anneal,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::KernelConfig;
+
+/// All settings of a DAPS run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daps {
+    /// The noise level that the kernel believes the measurement to have; absent: the task's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    /// Annealing levels.
+    pub schedule: ScheduleRule,
+    /// How p(x0 | x_t) is estimated.
+    pub estimate: Estimate,
+    /// How x0|y is drawn.
+    pub kernel: KernelConfig,
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "daps",
+    summary: "decoupled annealing: estimate x0, draw x0 given y, renoise to the next level",
+    paper: "Zhang et al., Improving Diffusion Inverse Problem Solving with Decoupled Noise Annealing, CVPR 2025",
+};
+
+impl Daps {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        Schedule::new(&self.schedule)?;
+        self.kernel.build()?;
+        match self.beta {
+            Some(beta) if !(beta.is_finite() && beta > 0.0) => {
+                Err(Error::invalid("daps.beta", "a positive finite number", beta))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Method for Daps {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        match (&self.estimate, &self.kernel) {
+            // Weighted points take any likelihood.
+            (Estimate::Draws { .. } | Estimate::Exact, KernelConfig::Exact(_)) => vec![],
+            (_, kernel) => kernel.needs(),
+        }
+    }
+
+    fn levels(&self) -> usize {
+        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        let schedule = Schedule::new(&self.schedule)?;
+        let prior = Pixel::new(task.model.clone(), self.estimate.clone(), schedule.len())?;
+        let kernel = self.kernel.build()?;
+        let believed = match (self.beta, task.likelihood.as_gaussian()) {
+            (Some(beta), Some(gaussian)) => Some(gaussian.with_beta(beta)),
+            _ => None,
+        };
+        let likelihood: &dyn Likelihood = match &believed {
+            Some(gaussian) => gaussian,
+            None => &*task.likelihood,
+        };
+        anneal(&prior, likelihood, &*kernel, &schedule, noise, from, observer)
+    }
+}

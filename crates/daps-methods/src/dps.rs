@@ -1,0 +1,195 @@
+//! Diffusion posterior sampling: the reverse diffusion, pulled at every step towards the measurement through D(x, σ).
+//!
+//! Paper: Chung, Kim, Mccann, Klasky, Ye, "Diffusion Posterior Sampling for General Noisy Inverse Problems", ICLR 2023,
+//! Algorithm 1. With x in the EDM convention the ancestral step from σ to σ' is the bridge
+//! N(x + (1 - σ'²/σ²)(D - x), σ'²(1 - σ'²/σ²)); the deterministic variant takes the Euler step of the probability-flow ODE.
+//!
+//! Guidance `norm` is the paper's: ζ ∇‖y - A(D)‖ in the VP coordinate u = x/√(1+σ²), so that in x the step carries the
+//! factor √((1+σ²)(1+σ'²)). Guidance `likelihood` adds the gradient of log p(y | D(x, σ)) to the score with its true β, as
+//! the DAPS paper's 2-D experiment does: (σ² - σ'²) for the SDE and half of it for the ODE.
+
+use daps_core::candle::Tensor;
+use daps_core::real::{Real, combine, sum_rows};
+use daps_core::{
+    Address, ChainInfo, Cost, Error, Likelihood, Method, MethodInfo, Need, Noise, Observer, Purpose, Result,
+    Samples, Schedule, ScheduleRule, Sigma, Smooth, State, Task, with_real,
+};
+use serde::{Deserialize, Serialize};
+
+/// Settings of DPS.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dps {
+    /// Noise levels.
+    pub schedule: ScheduleRule,
+    /// Stochastic (ancestral) or deterministic steps.
+    #[serde(default)]
+    pub dynamics: Dynamics,
+    /// How the measurement pulls.
+    #[serde(default)]
+    pub guidance: Guidance,
+}
+
+/// How a step from one level to the next is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dynamics {
+    /// Ancestral sampling of the reverse SDE.
+    #[default]
+    Sde,
+    /// Euler steps of the probability-flow ODE.
+    Ode,
+}
+
+/// The pull towards the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guidance {
+    /// ζ ∇‖y - A(D)‖.
+    Norm {
+        /// ζ.
+        zeta: f64,
+    },
+    /// The gradient of log p(y | D(x, σ)), times a scale.
+    Likelihood {
+        /// 1 for the true noise level.
+        scale: f64,
+    },
+}
+
+impl Default for Guidance {
+    fn default() -> Self {
+        Self::Norm { zeta: 1.0 }
+    }
+}
+
+impl Default for Dps {
+    /// 1000 ancestral steps with ζ = 1, as in the paper's FFHQ experiments.
+    fn default() -> Self {
+        let schedule = ScheduleRule::Poly { levels: 1000, max: 100.0, min: 0.01, rho: daps_core::RHO };
+        Self { schedule, dynamics: Dynamics::Sde, guidance: Guidance::default() }
+    }
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "dps",
+    summary: "reverse diffusion with a gradient step towards the measurement through the denoiser",
+    paper: "Chung et al., Diffusion Posterior Sampling for General Noisy Inverse Problems, ICLR 2023",
+};
+
+impl Dps {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        Schedule::new(&self.schedule)?;
+        let (name, value) = match self.guidance {
+            Guidance::Norm { zeta } => ("zeta", zeta),
+            Guidance::Likelihood { scale } => ("scale", scale),
+        };
+        if value.is_finite() && value >= 0.0 {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("dps.{name}"), "a number from 0", value))
+        }
+    }
+
+    /// The gradient that is pulled back through D: of log p(y | x0), or of -‖y - A(x0)‖.
+    fn cotangent(&self, likelihood: &dyn Smooth, x0: &Tensor) -> Result<Tensor> {
+        match self.guidance {
+            Guidance::Likelihood { .. } => likelihood.gradient(x0),
+            Guidance::Norm { .. } => {
+                let gaussian = gaussian(likelihood)?;
+                let r = gaussian.residual(x0)?;
+                let squares = with_real!(r.dtype(), T => sum_rows::<T>(&r, &r, |r, _| r.wide() * r.wide()))?;
+                // -∇‖r‖ = -Jᵀ r / ‖r‖; at r = 0 there is nothing to pull towards.
+                let scale: Vec<f64> =
+                    squares.iter().map(|s| if *s > 0.0 { -1.0 / s.sqrt() } else { 0.0 }).collect();
+                let operator = gaussian.operator();
+                let Some(map) = operator.as_differentiable() else {
+                    return Err(Error::missing("dps", "a differentiable operator", operator.name()));
+                };
+                map.vjp(x0, &combine(&[(&scale, &r)])?)
+            }
+        }
+    }
+
+    /// What the pulled-back gradient is multiplied with on the way from σ to `next`.
+    fn strength(&self, sigma: f64, next: f64) -> f64 {
+        match (self.guidance, self.dynamics) {
+            (Guidance::Norm { zeta }, _) => zeta * ((1.0 + sigma * sigma) * (1.0 + next * next)).sqrt(),
+            (Guidance::Likelihood { scale }, Dynamics::Sde) => scale * (sigma * sigma - next * next),
+            // dx/dσ = -σ (score): an Euler step from σ to `next` multiplies the score by σ(σ - next).
+            (Guidance::Likelihood { scale }, Dynamics::Ode) => scale * sigma * (sigma - next),
+        }
+    }
+}
+
+fn gaussian(likelihood: &dyn Likelihood) -> Result<&daps_core::Gaussian> {
+    likelihood.as_gaussian().ok_or_else(|| {
+        Error::missing("dps with norm guidance", "Gaussian measurement noise", likelihood.name())
+    })
+}
+
+impl Method for Dps {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::SmoothLikelihood, Need::DifferentiableDenoiser]
+    }
+
+    fn levels(&self) -> usize {
+        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        let schedule = Schedule::new(&self.schedule)?;
+        let (Some(model), Some(likelihood)) = (task.model.as_differentiable(), task.likelihood.as_smooth())
+        else {
+            return Err(Error::missing("dps", "derivatives", "this task"));
+        };
+        let (shape, dtype) = (task.model.shape(), task.model.dtype());
+        let mut state = match from {
+            Some(state) => state,
+            None => {
+                let z = noise.normal(Address::new(0, Purpose::Init, 0), shape, dtype)?;
+                State::start(combine(&[(&[schedule.start()], &z)])?)
+            }
+        };
+        for step in schedule.steps().skip(state.level) {
+            let x = &state.x_t;
+            let pull = |x0: &Tensor| self.cotangent(likelihood, x0);
+            let (denoised, gradient) = model.denoise_vjp(x, &Sigma::Same(step.sigma), &pull)?;
+            let (ratio, strength) = (step.next / step.sigma, self.strength(step.sigma, step.next));
+            let next = match self.dynamics {
+                Dynamics::Sde => {
+                    let z = noise.normal(Address::new(step.index, Purpose::Renoise, 0), shape, dtype)?;
+                    let keep = ratio * ratio;
+                    let spread = step.next * (1.0 - keep).max(0.0).sqrt();
+                    combine(&[
+                        (&[keep], x),
+                        (&[1.0 - keep], &denoised),
+                        (&[spread], &z),
+                        (&[strength], &gradient),
+                    ])?
+                }
+                Dynamics::Ode => {
+                    combine(&[(&[ratio], x), (&[1.0 - ratio], &denoised), (&[strength], &gradient)])?
+                }
+            };
+            state.x_t = next;
+            let info = ChainInfo { diverged: vec![false; noise.len()], ..ChainInfo::default() };
+            let cost = Cost { nfe: 1, operator_calls: 2 };
+            state.complete(step, cost, &denoised, &denoised, &info, observer)?;
+        }
+        Ok(state.into_samples())
+    }
+}

@@ -1,0 +1,118 @@
+//! Exact draw for any linear operator: perturb-and-MAP, solved by preconditioned conjugate gradients.
+//!
+//! x' = mean + C^{1/2} z and y' = y - β e are perturbed; x' + δ with (C⁻¹ + Aᵀβ⁻²A) δ = Aᵀβ⁻²(y' - A x') is a draw of the
+//! conditional. The same δ is C Aᵀ w with (A C Aᵀ + β²) w = y' - A x', which is solved instead where there are fewer
+//! measurements than unknowns and no preconditioner. Rows stop one by one: none depends on its neighbours.
+
+use daps_core::candle::Tensor;
+use daps_core::real::{Real, combine, sum_rows};
+use daps_core::{
+    Address, ChainInfo, Cost, Covariance, Error, Gaussian, Linear, Noise, Purpose, Result, Step, with_real,
+};
+
+use super::Exact;
+
+pub(super) fn draw(
+    settings: &Exact,
+    mean: &Tensor,
+    covariance: &Covariance,
+    likelihood: &Gaussian,
+    operator: &dyn Linear,
+    noise: &Noise,
+    step: &Step,
+) -> Result<(Tensor, ChainInfo)> {
+    let kernel = Address::new(step.index, Purpose::Kernel, 0);
+    let z = covariance.sample(noise, kernel, &mean.dims()[1..], mean.dtype())?;
+    let prior = combine(&[(&[1.0], mean), (&[1.0], &z)])?;
+    let y = likelihood.y().to_dtype(mean.dtype())?;
+    let at = Address::new(step.index, Purpose::Perturbation, 0);
+    let e = likelihood.scale_by_beta(&noise.normal(at, &y.dims()[1..], mean.dtype())?)?;
+    let residual = combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(&prior)?)])?;
+
+    let wide = y.elem_count() < mean.elem_count();
+    let precondition = |v: &Tensor| match (covariance, likelihood.beta_rows()) {
+        // One number each: the operator may know an approximate inverse of 1/r² + AᵀA/β².
+        (Covariance::Scalar(c), Some(beta)) if c.len() == 1 && beta.len() == 1 => {
+            let (prior, data) = (1.0 / c[0], beta[0].powi(-2));
+            operator.approx_spectral_map(&|lambda| 1.0 / (prior + lambda * data), v)
+        }
+        _ => None,
+    };
+    let in_image_space = |v: &Tensor| -> Result<Tensor> {
+        let data = operator.adjoint(&likelihood.weigh(&operator.apply(v)?)?)?;
+        combine(&[(&[1.0], &covariance.solve(v)?), (&[1.0], &data)])
+    };
+    let in_measurement_space = |w: &Tensor| -> Result<Tensor> {
+        let data = operator.apply(&covariance.apply(&operator.adjoint(w)?)?)?;
+        combine(&[(&[1.0], &data), (&[1.0], &likelihood.scale_by_variance(w)?)])
+    };
+    let right = operator.adjoint(&likelihood.weigh(&residual)?)?;
+    let (change, iterations) = match precondition(&right) {
+        None if wide => {
+            let (w, iterations) = solve(settings, &residual, &in_measurement_space, &|v| Ok(v.clone()))?;
+            (covariance.apply(&operator.adjoint(&w)?)?, iterations)
+        }
+        None => solve(settings, &right, &in_image_space, &|v| covariance.apply(v))?,
+        Some(_) => {
+            let approximate = |v: &Tensor| precondition(v).unwrap_or_else(|| Ok(v.clone()));
+            solve(settings, &right, &in_image_space, &approximate)?
+        }
+    };
+    let x = combine(&[(&[1.0], &prior), (&[1.0], &change)])?;
+    let mut info = super::info(mean.dims()[0], 0);
+    info.cost = Cost { nfe: 0, operator_calls: 2 + 2 * iterations };
+    info.iterations = Some(iterations);
+    Ok((x, info))
+}
+
+type Map<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
+
+/// Preconditioned conjugate gradients from zero, batch rows in lockstep with coefficients of their own.
+fn solve(settings: &Exact, right: &Tensor, matrix: &Map, precondition: &Map) -> Result<(Tensor, usize)> {
+    let dot = |a: &Tensor, b: &Tensor| -> Result<Vec<f64>> {
+        with_real!(a.dtype(), T => sum_rows::<T>(a, b, |a, b| a.wide() * b.wide()))
+    };
+    let norm = dot(right, right)?;
+    let rows = norm.len();
+    let mut x = right.zeros_like()?;
+    let mut r = right.clone();
+    let mut z = precondition(&r)?;
+    let mut p = z.clone();
+    let mut rz = dot(&r, &z)?;
+    let limit = settings.tolerance.powi(2);
+    let mut worst = f64::INFINITY;
+    let mut active: Vec<bool> = norm.iter().map(|n| *n > 0.0).collect();
+    for iteration in 0..settings.max_iterations {
+        if !active.contains(&true) {
+            return Ok((x, iteration));
+        }
+        let ap = matrix(&p)?;
+        let curvature = dot(&p, &ap)?;
+        let alpha: Vec<f64> = (0..rows).map(|i| if active[i] { rz[i] / curvature[i] } else { 0.0 }).collect();
+        let back: Vec<f64> = alpha.iter().map(|a| -a).collect();
+        x = combine(&[(&[1.0], &x), (&alpha, &p)])?;
+        r = combine(&[(&[1.0], &r), (&back, &ap)])?;
+        let left = dot(&r, &r)?;
+        worst = (0..rows).filter(|i| active[*i]).map(|i| left[i] / norm[i]).fold(0.0, f64::max);
+        for i in 0..rows {
+            active[i] &= left[i] > limit * norm[i];
+        }
+        if worst.is_nan() {
+            break;
+        }
+        z = precondition(&r)?;
+        let next = dot(&r, &z)?;
+        let beta: Vec<f64> = (0..rows).map(|i| if active[i] { next[i] / rz[i] } else { 0.0 }).collect();
+        p = combine(&[(&[1.0], &z), (&beta, &p)])?;
+        rz = next;
+    }
+    if !active.contains(&true) && !worst.is_nan() {
+        return Ok((x, settings.max_iterations));
+    }
+    Err(Error::NotConverged {
+        what: "conjugate gradients",
+        iterations: settings.max_iterations,
+        residual: worst.sqrt(),
+        tolerance: settings.tolerance,
+    })
+}

@@ -1,0 +1,116 @@
+//! Exact draws of p(x0 | x_t) p(y | x0): one kernel that finds the way which the prior's estimate and the operator allow.
+
+mod conjugate_gradient;
+mod dense;
+mod diagonal;
+mod pixelwise;
+mod spectral;
+mod weighted;
+
+use daps_core::candle::Tensor;
+use daps_core::{Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Noise, Result, Step};
+use serde::{Deserialize, Serialize};
+
+/// An exact draw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exact {
+    /// Which way to take.
+    pub way: Way,
+    /// Relative residual at which conjugate gradients stop.
+    pub tolerance: f64,
+    /// Iterations after which conjugate gradients give up with an error.
+    pub max_iterations: usize,
+}
+
+/// The ways to an exact draw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// The fastest that applies.
+    #[default]
+    Auto,
+    /// Perturb-and-MAP with conjugate gradients, for any linear operator.
+    ConjugateGradient,
+}
+
+impl Default for Exact {
+    fn default() -> Self {
+        Self { way: Way::Auto, tolerance: 1e-5, max_iterations: 1000 }
+    }
+}
+
+impl Exact {
+    pub(super) fn checked(&self) -> Result<Self> {
+        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
+            return Err(Error::invalid("exact.tolerance", "a number between 0 and 1", self.tolerance));
+        }
+        if self.max_iterations == 0 {
+            return Err(Error::invalid("exact.max_iterations", "at least 1", 0));
+        }
+        Ok(self.clone())
+    }
+
+    fn draw_gaussian(
+        &self,
+        mean: &Tensor,
+        covariance: &Covariance,
+        likelihood: &Gaussian,
+        noise: &Noise,
+        step: &Step,
+    ) -> Result<(Tensor, ChainInfo)> {
+        let operator = likelihood.operator();
+        if let (Some(pixelwise), false) =
+            (operator.as_pixelwise(), matches!(covariance, Covariance::Dense(_)))
+        {
+            return pixelwise::draw(mean, covariance, likelihood, pixelwise.pieces(), noise, step);
+        }
+        let Some(linear) = operator.as_linear() else {
+            return Err(Error::missing("exact", "a linear or pixelwise operator", operator.name()));
+        };
+        if matches!(covariance, Covariance::Dense(_)) {
+            return dense::draw_gaussian(mean, covariance, likelihood, noise, step);
+        }
+        if self.way == Way::Auto {
+            if let Some(entries) = linear.diagonal() {
+                return diagonal::draw(mean, covariance, likelihood, entries, noise, step);
+            }
+            if let (Some(spectral), Covariance::Scalar(variance), Some(beta)) =
+                (operator.as_spectral(), covariance, likelihood.beta_rows())
+            {
+                return spectral::draw(mean, variance, beta, likelihood.y(), spectral, noise, step);
+            }
+        }
+        conjugate_gradient::draw(self, mean, covariance, likelihood, linear, noise, step)
+    }
+}
+
+impl Kernel for Exact {
+    fn name(&self) -> &'static str {
+        "exact"
+    }
+
+    fn draw(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
+        if let Approx::Draws { points, log_weights } = target.approx {
+            return weighted::draw(points, log_weights, target.likelihood, noise, step);
+        }
+        let Some(likelihood) = target.likelihood.as_gaussian() else {
+            return Err(Error::missing(self.name(), "Gaussian measurement noise", target.likelihood.name()));
+        };
+        match target.approx {
+            Approx::Gaussian { mean, covariance, .. } => {
+                self.draw_gaussian(mean, covariance, likelihood, noise, step)
+            }
+            Approx::Mixture { rows, shape } => dense::draw_mixture(rows, shape, likelihood, noise, step),
+            Approx::Score { .. } | Approx::Draws { .. } => {
+                Err(Error::missing(self.name(), "p(x0 | x_t) in closed form", target.approx.name()))
+            }
+        }
+    }
+}
+
+/// Diagnostics of a draw that cannot diverge.
+fn info(rows: usize, operator_calls: usize) -> ChainInfo {
+    let cost = daps_core::Cost { nfe: 0, operator_calls };
+    ChainInfo { diverged: vec![false; rows], cost, ..ChainInfo::default() }
+}

@@ -1,0 +1,115 @@
+//! Random-walk Metropolis: x' = x + √η ε, accepted by the ratio of the target's densities.
+//!
+//! One accept for a whole image (`blocks = 1`, as shipped) hardly ever moves in high dimension; with more blocks, step j
+//! proposes a change of block j mod `blocks` only, so that the acceptance rate does not collapse. No gradient is used.
+
+use daps_core::candle::{Device, Tensor};
+use daps_core::real::{Real, pick, with_slice};
+use daps_core::{
+    Address, Approx, ChainInfo, Conditional, Cost, Error, Kernel, Likelihood, Noise, Purpose, Result, Step,
+    with_real,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{StepSize, check_steps, diverged_rows};
+
+/// N Metropolis proposals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metropolis {
+    /// N, proposals in all.
+    pub steps: usize,
+    /// η, the variance of a proposal's values.
+    pub step_size: StepSize,
+    /// Into how many runs of consecutive values a sample is cut; proposals take turns.
+    #[serde(default = "one")]
+    pub blocks: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+impl Default for Metropolis {
+    fn default() -> Self {
+        Self { steps: 1000, step_size: StepSize::decay(1e-4), blocks: 1 }
+    }
+}
+
+impl Metropolis {
+    pub(super) fn checked(&self) -> Result<Self> {
+        check_steps("metropolis", self.steps)?;
+        self.step_size.check("metropolis")?;
+        if self.blocks == 0 {
+            return Err(Error::invalid("metropolis.blocks", "at least 1", 0));
+        }
+        Ok(self.clone())
+    }
+
+    /// x with √η z added to the values of one block.
+    fn propose(&self, x: &Tensor, z: &Tensor, eta: &[f64], block: usize) -> Result<Tensor> {
+        let n = x.elem_count() / x.dims()[0].max(1);
+        let size = n.div_ceil(self.blocks);
+        let (low, high) = ((block * size).min(n), ((block + 1) * size).min(n));
+        with_real!(x.dtype(), T => {
+            let mut out: Vec<T> = x.flatten_all()?.to_vec1()?;
+            with_slice(z, |z: &[T]| {
+                for (i, row) in out.chunks_mut(n).enumerate() {
+                    let scale = T::of(pick(eta, i).sqrt());
+                    row[low..high].iter_mut().zip(&z[i * n + low..]).for_each(|(o, &z)| *o += scale * z);
+                }
+            })?;
+            Ok(Tensor::from_vec(out, x.dims(), &Device::Cpu)?)
+        })
+    }
+}
+
+/// ln p(x0 | x_t) p(y | x0) per row.
+fn log_target(approx: &Approx, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
+    Ok(approx.log_prob(x)?.iter().zip(likelihood.log_prob(x)?).map(|(a, b)| a + b).collect())
+}
+
+/// Row by row, `new` where accepted and `old` elsewhere.
+pub(super) fn keep_accepted(old: &Tensor, new: &Tensor, accepted: &[bool]) -> Result<Tensor> {
+    let n = old.elem_count() / accepted.len().max(1);
+    with_real!(old.dtype(), T => {
+        let values = with_slice(old, |old: &[T]| with_slice(new, |new: &[T]| {
+            let row = |(i, accepted): (usize, &bool)| if *accepted { &new[i * n..(i + 1) * n] } else { &old[i * n..(i + 1) * n] };
+            accepted.iter().enumerate().map(row).collect::<Vec<_>>().concat()
+        }))??;
+        Ok(Tensor::from_vec(values, old.dims(), &Device::Cpu)?)
+    })
+}
+
+impl Kernel for Metropolis {
+    fn name(&self) -> &'static str {
+        "metropolis"
+    }
+
+    fn draw(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
+        let eta = self.step_size.at(step, target.approx, target.likelihood)?;
+        let mut x = target.approx.start()?;
+        let shape = x.dims()[1..].to_vec();
+        let mut current = log_target(target.approx, target.likelihood, &x)?;
+        let mut accepted = vec![0usize; current.len()];
+        for j in 0..self.steps {
+            let z = noise.normal(Address::new(step.index, Purpose::Kernel, j), &shape, x.dtype())?;
+            let proposal = self.propose(&x, &z, &eta, j % self.blocks)?;
+            let proposed = log_target(target.approx, target.likelihood, &proposal)?;
+            let u = noise.uniform(Address::new(step.index, Purpose::Accept, j));
+            let accept: Vec<bool> = (0..u.len()).map(|i| u[i].ln() < proposed[i] - current[i]).collect();
+            x = keep_accepted(&x, &proposal, &accept)?;
+            for i in (0..accept.len()).filter(|i| accept[*i]) {
+                current[i] = proposed[i];
+                accepted[i] += 1;
+            }
+        }
+        let info = ChainInfo {
+            acceptance: Some(accepted.iter().map(|a| *a as f64 / self.steps as f64).collect()),
+            diverged: diverged_rows(&x)?,
+            cost: Cost { nfe: 0, operator_calls: self.steps + 1 },
+            iterations: None,
+        };
+        Ok((x, info))
+    }
+}

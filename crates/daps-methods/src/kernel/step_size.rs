@@ -1,0 +1,106 @@
+//! Step sizes: the decay rules of the presets, and steps bounded by the target's curvature.
+
+use daps_core::real::pick;
+use daps_core::{Approx, Error, Likelihood, Result, Step};
+use serde::{Deserialize, Serialize};
+
+/// η at a level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum StepSize {
+    /// η0 at the first level, falling towards η0 δ at the last.
+    Decay {
+        /// η0.
+        eta0: f64,
+        /// δ.
+        #[serde(default = "default_delta")]
+        delta: f64,
+        /// What the decay is linear in.
+        #[serde(default)]
+        by: DecayBy,
+        /// Never above this many inverse curvatures of the target; absent: not cut.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cut: Option<f64>,
+    },
+    /// `factor` inverse curvatures of the target at every level.
+    Curvature {
+        /// Below 2 a Gaussian target is stable, 1 is the fastest decay of the stiffest mode.
+        factor: f64,
+    },
+}
+
+/// What a decaying step is linear in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecayBy {
+    /// i/N (the paper's numbers, the 2024 code).
+    #[default]
+    Index,
+    /// i/(N + 1) (the 2025 code).
+    IndexPlusOne,
+    /// σ/σ_max (the paper's text).
+    Sigma,
+}
+
+/// δ of every preset but HMC's tuned ones.
+pub(crate) fn default_delta() -> f64 {
+    0.01
+}
+
+impl StepSize {
+    /// η0 with the paper's decay.
+    #[must_use]
+    pub fn decay(eta0: f64) -> Self {
+        Self::Decay { eta0, delta: default_delta(), by: DecayBy::Index, cut: None }
+    }
+
+    /// Refuses steps that are not positive.
+    pub(crate) fn check(&self, who: &str) -> Result<()> {
+        let positive = |name: &str, v: f64| {
+            if v.is_finite() && v > 0.0 {
+                Ok(())
+            } else {
+                Err(Error::invalid(format!("{who}.{name}"), "a positive number", v))
+            }
+        };
+        match *self {
+            Self::Decay { eta0, delta, cut, .. } => {
+                positive("eta0", eta0)?;
+                positive("delta", delta)?;
+                cut.map_or(Ok(()), |c| positive("cut", c))
+            }
+            Self::Curvature { factor } => positive("factor", factor),
+        }
+    }
+
+    /// η per row, or one for all rows.
+    pub(crate) fn at(&self, step: &Step, approx: &Approx, likelihood: &dyn Likelihood) -> Result<Vec<f64>> {
+        match *self {
+            Self::Decay { eta0, delta, by, cut } => {
+                let i = step.index as f64;
+                let eta = match by {
+                    DecayBy::Index => eta0 * (1.0 + i / step.of as f64 * (delta - 1.0)),
+                    DecayBy::IndexPlusOne => eta0 * (1.0 + i / (step.of + 1) as f64 * (delta - 1.0)),
+                    DecayBy::Sigma => eta0 * (delta + step.sigma / step.start * (1.0 - delta)),
+                };
+                match cut {
+                    None => Ok(vec![eta]),
+                    Some(cut) => {
+                        Ok(curvature(approx, likelihood)?.iter().map(|l| eta.min(cut / l)).collect())
+                    }
+                }
+            }
+            Self::Curvature { factor } => {
+                Ok(curvature(approx, likelihood)?.iter().map(|l| factor / l).collect())
+            }
+        }
+    }
+}
+
+/// An upper bound of the curvature of -log(p(x0 | x_t) p(y | x0)), per row or one for all.
+pub(crate) fn curvature(approx: &Approx, likelihood: &dyn Likelihood) -> Result<Vec<f64>> {
+    let prior = approx.curvature()?;
+    let data = super::smooth("a step bounded by the curvature", likelihood)?.curvature();
+    let rows = prior.len().max(data.len());
+    Ok((0..rows).map(|i| pick(&prior, i) + pick(&data, i)).collect())
+}
