@@ -1,7 +1,11 @@
 //! Covariances of p(x0 | x_t): from one number for an image to a full matrix for a small problem.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Tensor};
-use faer::{Mat, Side};
+use faer::linalg::solvers::Solve;
+use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
+use faer::{Mat, Par, Side};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
@@ -38,11 +42,11 @@ pub enum RowCovariance {
     Full(Full),
 }
 
-/// A positive definite matrix C = L Lᵀ.
+/// A positive definite matrix C = L Lᵀ. A clone shares the matrices, so one may stand in every row of a batch.
 #[derive(Clone, Debug)]
 pub struct Full {
-    matrix: Mat<f64>,
-    lower: Mat<f64>,
+    matrix: Arc<Mat<f64>>,
+    lower: Arc<Mat<f64>>,
 }
 
 impl Full {
@@ -50,8 +54,8 @@ impl Full {
     pub fn new(matrix: Mat<f64>) -> Result<Self> {
         match matrix.llt(Side::Lower) {
             Ok(llt) => {
-                let lower = llt.L().to_owned();
-                Ok(Self { matrix, lower })
+                let lower = Arc::new(llt.L().to_owned());
+                Ok(Self { matrix: Arc::new(matrix), lower })
             }
             Err(_) => Err(Error::invalid("covariance", "a positive definite matrix", "one that is not")),
         }
@@ -63,18 +67,19 @@ impl Full {
         &self.matrix
     }
 
-    /// C⁻¹ b.
+    /// L with C = L Lᵀ.
+    #[must_use]
+    pub fn lower(&self) -> &Mat<f64> {
+        &self.lower
+    }
+
+    /// C⁻¹ b by two triangular solves.
     #[must_use]
     pub fn solve(&self, b: &[f64]) -> Vec<f64> {
-        let (l, n) = (&self.lower, b.len());
-        let mut x = b.to_vec();
-        for i in 0..n {
-            x[i] = (x[i] - (0..i).map(|j| l[(i, j)] * x[j]).sum::<f64>()) / l[(i, i)];
-        }
-        for i in (0..n).rev() {
-            x[i] = (x[i] - (i + 1..n).map(|j| l[(j, i)] * x[j]).sum::<f64>()) / l[(i, i)];
-        }
-        x
+        let mut x = Mat::from_fn(b.len(), 1, |i, _| b[i]);
+        solve_lower_triangular_in_place(self.lower.as_ref().as_ref(), x.as_mut(), Par::Seq);
+        solve_upper_triangular_in_place(self.lower.transpose(), x.as_mut(), Par::Seq);
+        x.col_as_slice(0).to_vec()
     }
 
     /// ln det C.
@@ -82,17 +87,15 @@ impl Full {
     pub fn log_det(&self) -> f64 {
         (0..self.lower.nrows()).map(|i| 2.0 * self.lower[(i, i)].ln()).sum()
     }
-
-    /// L with C = L Lᵀ.
-    #[must_use]
-    pub fn lower(&self) -> &Mat<f64> {
-        &self.lower
-    }
 }
 
 /// Solves the symmetric positive definite system S x = b for one right-hand side.
 pub fn solve_spd(s: &Mat<f64>, b: &[f64]) -> Result<Vec<f64>> {
-    Ok(Full::new(s.clone())?.solve(b))
+    let llt = s
+        .llt(Side::Lower)
+        .map_err(|_| Error::invalid("linear system", "a positive definite matrix", "one that is not"))?;
+    let x = llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]));
+    Ok((0..b.len()).map(|i| x[(i, 0)]).collect())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -126,10 +129,8 @@ impl RowCovariance {
             Self::LowRank { diagonal, factor } => {
                 // Woodbury: (aI + FᵀF)⁻¹ v = (v - Fᵀ (aI + FFᵀ)⁻¹ F v) / a.
                 let rows: Vec<&[f64]> = factor.chunks(v.len()).collect();
-                let k = rows.len();
-                let small =
-                    Mat::from_fn(k, k, |i, j| dot(rows[i], rows[j]) + if i == j { *diagonal } else { 0.0 });
-                let inner = solve_spd(&small, &rows.iter().map(|f| dot(f, v)).collect::<Vec<_>>())?;
+                let inner = Full::new(small_gram(*diagonal, &rows))?
+                    .solve(&rows.iter().map(|f| dot(f, v)).collect::<Vec<_>>());
                 let mut out = v.to_vec();
                 for (f, w) in rows.iter().zip(&inner) {
                     out.iter_mut().zip(*f).for_each(|(o, f)| *o -= w * f);
@@ -168,37 +169,52 @@ impl RowCovariance {
         match self {
             Self::Scalar(c) => dim as f64 * c.ln(),
             Self::Diagonal(c) => c.iter().map(|c| c.ln()).sum(),
-            Self::LowRank { .. } => match self.dense(dim) {
-                Ok(full) => Self::Full(full).log_det(dim),
-                Err(_) => f64::NAN,
-            },
+            Self::LowRank { diagonal, factor } => {
+                // Sylvester: det(aI + FᵀF) = a^(d-k) det(aI + FFᵀ).
+                let rows: Vec<&[f64]> = factor.chunks(dim.max(1)).collect();
+                let rest = (dim as f64 - rows.len() as f64) * diagonal.ln();
+                Full::new(small_gram(*diagonal, &rows)).map_or(f64::NAN, |small| rest + small.log_det())
+            }
             Self::Full(c) => c.log_det(),
         }
     }
 
-    /// The full matrix, for oracles and small problems.
+    /// The full matrix with its Cholesky factor, for oracles and small problems.
     pub fn dense(&self, dim: usize) -> Result<Full> {
+        match self {
+            Self::Full(c) => Ok(c.clone()),
+            _ => Full::new(self.matrix(dim)),
+        }
+    }
+
+    /// The full matrix.
+    #[must_use]
+    pub fn matrix(&self, dim: usize) -> Mat<f64> {
+        if let Self::Full(c) = self {
+            return c.matrix().clone();
+        }
         let mut unit = vec![0.0; dim];
         let mut matrix = Mat::zeros(dim, dim);
         for j in 0..dim {
             unit[j] = 1.0;
-            for (i, v) in self.apply(&unit).into_iter().enumerate() {
-                matrix[(i, j)] = v;
-            }
+            matrix.col_as_slice_mut(j).copy_from_slice(&self.apply(&unit));
             unit[j] = 0.0;
         }
-        Full::new(matrix)
+        matrix
     }
 }
 
 fn times(matrix: &Mat<f64>, v: &[f64]) -> Vec<f64> {
     let mut out = vec![0.0; matrix.nrows()];
     for (j, &x) in v.iter().enumerate() {
-        for (i, o) in out.iter_mut().enumerate() {
-            *o += matrix[(i, j)] * x;
-        }
+        out.iter_mut().zip(matrix.col_as_slice(j)).for_each(|(o, m)| *o += m * x);
     }
     out
+}
+
+/// aI + FFᵀ for the rows of F.
+fn small_gram(a: f64, rows: &[&[f64]]) -> Mat<f64> {
+    Mat::from_fn(rows.len(), rows.len(), |i, j| dot(rows[i], rows[j]) + if i == j { a } else { 0.0 })
 }
 
 impl Covariance {

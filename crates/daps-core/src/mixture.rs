@@ -32,6 +32,8 @@ pub struct LinearMeasurement {
 pub struct Gain {
     /// S_k = A C_k Aᵀ + diag(β²), for every distinct covariance.
     innovation: Vec<Full>,
+    /// ln det S_k.
+    log_det: Vec<f64>,
     /// C_k Aᵀ, column i is C_k aᵢ.
     cross: Vec<Vec<Vec<f64>>>,
 }
@@ -95,6 +97,19 @@ impl Mixture {
         mean
     }
 
+    /// The overall covariance, `d x d`.
+    #[must_use]
+    pub fn covariance(&self) -> Mat<f64> {
+        let (d, mean) = (self.dim(), self.mean());
+        let mut total = Mat::zeros(d, d);
+        for (k, w) in self.log_weights.iter().map(|w| w.exp()).enumerate() {
+            let c = self.covariance_of(k).matrix(d);
+            let r: Vec<f64> = self.mean_of(k).iter().zip(&mean).map(|(m, o)| m - o).collect();
+            total += Mat::from_fn(d, d, |i, j| w * (c[(i, j)] + r[i] * r[j]));
+        }
+        total
+    }
+
     /// A draw.
     #[must_use]
     pub fn sample(&self, rng: &mut ChaCha8Rng) -> Vec<f64> {
@@ -112,33 +127,51 @@ impl Mixture {
             let got = format!("{} values", measurement.matrix.len());
             return Err(Error::invalid("measurement matrix", format!("{m} x {d} values"), got));
         }
-        let mut gain = Gain { innovation: vec![], cross: vec![] };
+        let mut gain = Gain { innovation: vec![], log_det: vec![], cross: vec![] };
         for covariance in self.covariances.iter() {
             let cross: Vec<Vec<f64>> = rows.iter().map(|a| covariance.apply(a)).collect();
             let s = Mat::from_fn(m, m, |i, j| {
                 let noise = if i == j { measurement.variance[i] } else { 0.0 };
                 rows[i].iter().zip(&cross[j]).map(|(a, c)| a * c).sum::<f64>() + noise
             });
-            gain.innovation.push(Full::new(s)?);
+            let full = Full::new(s)?;
+            gain.log_det.push(full.log_det());
+            gain.innovation.push(full);
             gain.cross.push(cross);
         }
         Ok(gain)
     }
 
-    /// Weights and means after seeing y; covariances stay implicit (see [`Mixture::sample_given`]).
+    /// Weights and means after seeing y; covariances stay implicit (see [`Mixture::sample_given`] and
+    /// [`Mixture::posterior`]).
     pub fn condition(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64]) -> Result<Self> {
         let mut log_weights = Vec::with_capacity(self.len());
         let mut means = Vec::with_capacity(self.means.len());
         for k in 0..self.len() {
-            let g = if gain.innovation.len() == 1 { 0 } else { k };
-            let mean = self.mean_of(k);
-            let residual = residual(at, mean, y);
-            let solved = gain.innovation[g].solve(&residual);
-            let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
-            log_weights.push(self.log_weights[k] - 0.5 * (quad + gain.innovation[g].log_det()));
-            means.extend(shifted(mean, &gain.cross[g], &solved));
+            let (log_weight, solved) = self.innovate(at, gain, y, k);
+            log_weights.push(log_weight);
+            means.extend(shifted(self.mean_of(k), &gain.cross[gain.of(k)], &solved));
         }
         Self::new(log_weights, means, Arc::clone(&self.covariances))
+    }
+
+    /// p(x | y) as a mixture of its own, with full covariances: exact, for problems small enough for dense algebra.
+    pub fn posterior(&self, at: &LinearMeasurement, y: &[f64]) -> Result<Self> {
+        let gain = self.gain(at)?;
+        let conditioned = self.condition(at, &gain, y)?;
+        let covariances: Result<Vec<_>> = (0..self.covariances.len())
+            .map(|g| gain.posterior_covariance(g, at, &self.covariances[g], self.dim()))
+            .collect();
+        Ok(Self { covariances: Arc::new(covariances?), ..conditioned })
+    }
+
+    /// ln w_k p(y | k) up to a constant, and S_k⁻¹ (y - A m_k).
+    fn innovate(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64], k: usize) -> (f64, Vec<f64>) {
+        let g = gain.of(k);
+        let residual = residual(at, self.mean_of(k), y);
+        let solved = gain.innovation[g].solve(&residual);
+        let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
+        (self.log_weights[k] - 0.5 * (quad + gain.log_det[g]), solved)
     }
 
     /// An exact draw of p(x | y): a component by its posterior weight, then Matheron's rule within it.
@@ -149,9 +182,9 @@ impl Mixture {
         y: &[f64],
         rng: &mut ChaCha8Rng,
     ) -> Result<Vec<f64>> {
-        let posterior = self.condition(at, gain, y)?;
-        let k = choose(&posterior.log_weights, open01(rng));
-        let g = if gain.innovation.len() == 1 { 0 } else { k };
+        let log_weights: Vec<f64> = (0..self.len()).map(|k| self.innovate(at, gain, y, k).0).collect();
+        let k = choose(&log_weights, open01(rng));
+        let g = gain.of(k);
         let mut x = self.covariance_of(k).sample(rng, self.dim());
         x.iter_mut().zip(self.mean_of(k)).for_each(|(x, m)| *x += m);
         let mut e = vec![0.0; y.len()];
@@ -178,6 +211,36 @@ impl Mixture {
                 Ok(self.log_weights[k] - 0.5 * (quad + c.log_det(d)))
             })
             .collect()
+    }
+}
+
+impl Gain {
+    /// The entry of a component: there is one per component, or one for all.
+    fn of(&self, k: usize) -> usize {
+        if self.innovation.len() == 1 { 0 } else { k }
+    }
+
+    /// (I - KA) C (I - KA)ᵀ + K diag(β²) Kᵀ with K = C Aᵀ S⁻¹: Joseph's form, a sum of positive matrices, which stays
+    /// positive where C - K S Kᵀ would cancel.
+    fn posterior_covariance(
+        &self,
+        g: usize,
+        at: &LinearMeasurement,
+        prior: &RowCovariance,
+        d: usize,
+    ) -> Result<RowCovariance> {
+        let m = at.variance.len();
+        let a = Mat::from_fn(m, d, |i, j| at.matrix[i * d + j]);
+        let cross = Mat::from_fn(d, m, |i, j| self.cross[g][j][i]);
+        let mut kt = cross.transpose().to_owned();
+        for i in 0..d {
+            let solved = self.innovation[g].solve(kt.col_as_slice(i));
+            kt.col_as_slice_mut(i).copy_from_slice(&solved);
+        }
+        let rest = Mat::<f64>::identity(d, d) - kt.transpose() * &a;
+        let noise = Mat::from_fn(m, d, |i, j| at.variance[i] * kt[(i, j)]);
+        let c = &rest * prior.matrix(d) * rest.transpose() + kt.transpose() * noise;
+        Ok(RowCovariance::Full(Full::new(c)?))
     }
 }
 
@@ -255,6 +318,28 @@ mod tests {
         let var = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
         let exact = post.mean()[0];
         assert!((mean - exact).abs() < 4.5 * (var / n as f64).sqrt(), "{mean} vs {exact}");
+    }
+
+    /// The posterior's covariance is the inverse of the summed precisions, also where the noise is tiny.
+    #[test]
+    fn posterior_covariance_is_the_inverse_of_summed_precisions() {
+        let c = RowCovariance::LowRank { diagonal: 0.3, factor: vec![1.0, 0.5, -0.2] };
+        let prior = Mixture::new(vec![0.0], vec![0.1, 0.2, 0.3], Arc::new(vec![c.clone()])).unwrap();
+        for variance in [0.4, 1e-12] {
+            let a = [1.0, -0.5, 0.25];
+            let at = LinearMeasurement { matrix: a.to_vec(), variance: vec![variance] };
+            let post = prior.posterior(&at, &[1.0]).unwrap();
+            let RowCovariance::Full(got) = post.covariance_of(0) else { panic!() };
+            // (C⁻¹ + aaᵀ/v) P = I, applied to P's columns.
+            for j in 0..3 {
+                let column = got.matrix().col_as_slice(j).to_vec();
+                let along: f64 = column.iter().zip(&a).map(|(p, a)| p * a).sum();
+                for (i, solved) in c.solve(&column).unwrap().iter().enumerate() {
+                    let unit = solved + a[i] * along / variance;
+                    assert!((unit - f64::from(u8::from(i == j))).abs() < 1e-4, "{i} {j}: {unit}");
+                }
+            }
+        }
     }
 
     #[test]
