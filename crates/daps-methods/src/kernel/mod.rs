@@ -14,12 +14,12 @@ use daps_core::real::{Real, finite_rows, with_slice};
 use daps_core::{Error, Kernel, Likelihood, Need, Result, Smooth, candle::Tensor, with_real};
 use serde::{Deserialize, Serialize};
 
-pub use exact::Exact;
+pub use exact::{Exact, Way};
 pub use hmc::Hmc;
 pub use langevin::Langevin;
 pub use mala::Mala;
 pub use metropolis::Metropolis;
-pub use replay::Replay;
+pub use replay::{Recursion, Replay};
 pub use step_size::{DecayBy, StepSize};
 
 /// A kernel with its settings; `kind` in a configuration file names the variant.

@@ -73,8 +73,9 @@ impl StepSize {
         }
     }
 
-    /// η per row, or one for all rows.
-    pub(crate) fn at(&self, step: &Step, approx: &Approx, likelihood: &dyn Likelihood) -> Result<Vec<f64>> {
+    /// η at a level whose target has the given curvature.
+    #[must_use]
+    pub fn value(&self, step: &Step, curvature: f64) -> f64 {
         match *self {
             Self::Decay { eta0, delta, by, cut } => {
                 let i = step.index as f64;
@@ -83,17 +84,19 @@ impl StepSize {
                     DecayBy::IndexPlusOne => eta0 * (1.0 + i / (step.of + 1) as f64 * (delta - 1.0)),
                     DecayBy::Sigma => eta0 * (delta + step.sigma / step.start * (1.0 - delta)),
                 };
-                match cut {
-                    None => Ok(vec![eta]),
-                    Some(cut) => {
-                        Ok(curvature(approx, likelihood)?.iter().map(|l| eta.min(cut / l)).collect())
-                    }
-                }
+                cut.map_or(eta, |cut| eta.min(cut / curvature))
             }
-            Self::Curvature { factor } => {
-                Ok(curvature(approx, likelihood)?.iter().map(|l| factor / l).collect())
-            }
+            Self::Curvature { factor } => factor / curvature,
         }
+    }
+
+    /// η per row, or one for all rows.
+    pub(crate) fn at(&self, step: &Step, approx: &Approx, likelihood: &dyn Likelihood) -> Result<Vec<f64>> {
+        // Only a rule that asks for the curvature needs a target that knows it.
+        if let Self::Decay { cut: None, .. } = self {
+            return Ok(vec![self.value(step, f64::NAN)]);
+        }
+        Ok(curvature(approx, likelihood)?.iter().map(|l| self.value(step, *l)).collect())
     }
 }
 

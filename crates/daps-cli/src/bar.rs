@@ -1,0 +1,54 @@
+//! Progress bars on standard error, and Ctrl-C as a request to stop after the current step.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use daps::progress::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar with the time left; invisible where standard error is no terminal.
+pub struct Bar {
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+}
+
+impl Bar {
+    /// A bar that Ctrl-C turns into a request to stop.
+    pub fn new() -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        ctrlc::set_handler(move || {
+            // The second Ctrl-C does not wait for the step to end.
+            if flag.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        })?;
+        Ok(Self { bar: ProgressBar::hidden(), stop })
+    }
+
+    /// Whether a stop was asked for.
+    pub fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, what: &str, of: usize) {
+        let style = ProgressStyle::with_template("{prefix} [{bar:32}] {pos}/{len} {elapsed} + {eta} left  {wide_msg}");
+        self.bar = ProgressBar::new(of as u64).with_prefix(what.to_owned());
+        if let Ok(style) = style {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+    }
+
+    fn step(&mut self, note: &str) -> ControlFlow<()> {
+        self.bar.set_message(note.to_owned());
+        self.bar.inc(1);
+        if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn end(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,103 @@
+//! `daps list` and `daps explain`: what the registries hold.
+
+use clap::ValueEnum;
+use daps::methods::kernel::KERNELS;
+use daps::methods::registry::METHODS;
+use daps::methods::{BUDGETS, PRESETS, TASKS};
+use daps::validate::gmm;
+
+use crate::Outcome;
+use crate::table::{say, table};
+
+#[derive(Clone, Copy, ValueEnum)]
+enum What {
+    Operators,
+    Kernels,
+    Methods,
+    Priors,
+    Presets,
+    Budgets,
+    /// Methods of the mixture test bed
+    Gmm,
+}
+
+#[derive(clap::Args)]
+pub struct ListArgs {
+    /// What to list
+    what: What,
+}
+
+#[derive(clap::Args)]
+pub struct ExplainArgs {
+    /// A name that `daps list` shows
+    name: String,
+}
+
+pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
+    let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
+    let two: Vec<Vec<String>> = match args.what {
+        What::Operators => daps::operators::registry::OPERATORS.iter().map(|o| row(o.name, o.summary)).collect(),
+        What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
+        What::Methods => methods()?.iter().map(|m| row(m.name, m.summary)).collect(),
+        What::Priors => daps::priors::registry().iter().map(|p| row(p.name, p.summary)).collect(),
+        What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
+        What::Budgets => BUDGETS
+            .iter()
+            .map(|b| row(b.name, &format!("{} ODE steps x {} levels", b.ode_steps, b.levels)))
+            .collect(),
+        What::Gmm => gmm::METHODS.iter().map(|m| row(m.name, m.summary)).collect(),
+    };
+    say(&table(&["name", "what it is"], &two, 2));
+    Ok(Outcome::Done)
+}
+
+fn methods() -> anyhow::Result<Vec<&'static daps::core::MethodInfo>> {
+    METHODS
+        .iter()
+        .map(|m| Ok((m.build)(&m.example.parse()?, "super_resolution")?.info()))
+        .collect()
+}
+
+pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
+    let name = args.name.as_str();
+    let mut found = false;
+    let mut heading = |kind: &str, summary: &str| {
+        if found {
+            say("");
+        }
+        found = true;
+        say(&format!("{name} ({kind})\n  {summary}"));
+    };
+    if let Some(o) = daps::operators::registry::OPERATORS.iter().find(|o| o.name == name) {
+        heading("operator", o.summary);
+        if let Some(t) = TASKS.iter().find(|t| t.task == name) {
+            let (n, eta0, delta, mu) = t.hmc;
+            say(&format!("  presets: Langevin N 100, eta0 {:e}, delta 0.01; HMC N {n}, eta0 {eta0:e}, delta {delta}, mu {mu}", t.langevin_eta0));
+        }
+    }
+    if let Some(k) = KERNELS.iter().find(|k| k.name == name) {
+        heading("kernel", k.summary);
+        say(&format!("  default settings:\n{}", indent(&toml::to_string(&(k.default)())?)));
+    }
+    if let Some(m) = METHODS.iter().find(|m| m.name == name) {
+        let info = (m.build)(&m.example.parse()?, "super_resolution")?.info();
+        heading("method", info.summary);
+        say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
+    }
+    if let Some(p) = daps::priors::registry().iter().find(|p| p.name == name) {
+        heading("prior", p.summary);
+    }
+    if let Some(p) = PRESETS.iter().find(|p| p.name == name) {
+        heading("preset", p.summary);
+        let daps = p.preset.daps("super_resolution", None, "langevin")?;
+        say(&format!("  for super_resolution:\n{}", indent(&toml::to_string(&daps)?)));
+    }
+    if found {
+        return Ok(Outcome::Done);
+    }
+    anyhow::bail!("nothing is called '{name}'; see: daps list operators|kernels|methods|priors|presets|budgets")
+}
+
+fn indent(text: &str) -> String {
+    text.trim_end().lines().map(|l| format!("    {l}")).collect::<Vec<_>>().join("\n")
+}

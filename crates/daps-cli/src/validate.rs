@@ -1,0 +1,253 @@
+//! `daps validate`: the mixture test bed and the Gaussian checks.
+
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use daps::plot::Panel;
+use daps::validate::gmm::{self, Cloud, Instance, Score, Summary};
+use daps::validate::gaussian;
+use daps::{Error, files};
+
+use crate::Outcome;
+use crate::bar::Bar;
+use crate::table::{say, table};
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Samplers on 25-component Gaussian mixtures with a linear measurement: sliced W1 to the exact posterior
+    Gmm(GmmArgs),
+    /// Kernels, presets and exact draws on a Gaussian prior, against closed forms; exit code 1 on a disagreement
+    Gaussian(GaussianArgs),
+}
+
+#[derive(clap::Args)]
+pub struct GmmArgs {
+    /// Dimension of x
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    dim: u32,
+    /// Numbers measured
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    obs: u32,
+    /// Random problems
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Samples per problem and method; with --instances: 1000 up to dimension 8, 300 above, unless given
+    #[arg(long)]
+    samples: Option<usize>,
+    /// Annealing levels
+    #[arg(long, default_value_t = 100)]
+    levels: usize,
+    /// Only these methods (may be repeated, or separated by commas); see `daps list gmm`
+    #[arg(long, value_delimiter = ',')]
+    method: Vec<String>,
+    /// Run the problems of this JSON file instead of random ones, and compare with the scores recorded there
+    #[arg(long, conflicts_with_all = ["dim", "obs", "seeds"])]
+    instances: Option<PathBuf>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object per method and problem size
+    #[arg(long)]
+    json: bool,
+    /// Write scores and a picture to this directory
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct GaussianArgs {
+    /// Chains behind every moment
+    #[arg(long, default_value_t = 20_000)]
+    samples: usize,
+    /// Credible intervals behind every coverage, at least
+    #[arg(long, default_value_t = 5_600)]
+    intervals: usize,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object per check
+    #[arg(long)]
+    json: bool,
+    /// Write the results to this directory
+    #[arg(long)]
+    out: Option<PathBuf>,
+}
+
+pub fn run(command: &Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Gmm(args) => run_gmm(args),
+        Command::Gaussian(args) => run_gaussian(args),
+    }
+}
+
+fn read_instances(path: &Path) -> anyhow::Result<Vec<Instance>> {
+    let text = files::read_text(path)?;
+    let instances: Vec<Instance> = serde_json::from_str(&text)
+        .map_err(|e| anyhow::anyhow!("{}: not a list of problems: {e}", path.display()))?;
+    if instances.is_empty() {
+        anyhow::bail!("{}: expected at least one problem, got none", path.display());
+    }
+    Ok(instances)
+}
+
+fn run_gmm(args: &GmmArgs) -> anyhow::Result<Outcome> {
+    let instances = match &args.instances {
+        Some(path) => read_instances(path)?,
+        None => (0..args.seeds)
+            .map(|seed| Instance::random(args.dim as usize, args.obs as usize, seed))
+            .collect::<Result<_, Error>>()?,
+    };
+    let mut settings = gmm::Settings { levels: args.levels, seed: args.seed, ..gmm::Settings::default() };
+    if !args.method.is_empty() {
+        settings.methods.clone_from(&args.method);
+    }
+    if let Some(out) = &args.out {
+        files::make_directory(out, false)?;
+    }
+    let mut bar = Bar::new()?;
+    // Problems of one size at a time: recorded scores of large problems come from fewer samples.
+    let mut sizes: Vec<usize> = instances.iter().map(|i| i.dim).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let (mut scores, mut clouds): (Vec<Score>, Vec<Cloud>) = (vec![], vec![]);
+    for dim in sizes {
+        let recorded = if args.instances.is_some() && dim > 8 { 300 } else { 1000 };
+        settings.samples = args.samples.unwrap_or(recorded);
+        let part: Vec<Instance> = instances.iter().filter(|i| i.dim == dim).cloned().collect();
+        let result = gmm::run(&part, &settings, &mut bar);
+        if bar.stopped() {
+            return Ok(Outcome::Stopped);
+        }
+        let (s, c) = result?;
+        scores.extend(s);
+        if clouds.is_empty() {
+            clouds = c;
+        }
+    }
+    let summaries = gmm::summarise(&scores);
+    if args.json {
+        for s in &summaries {
+            say(&serde_json::to_string(s)?);
+        }
+    } else {
+        say(&gmm_table(&summaries));
+    }
+    if let Some(out) = &args.out {
+        let lines: Vec<String> = scores.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        files::write(&out.join("scores.jsonl"), (lines.join("\n") + "\n").as_bytes())?;
+        files::write(&out.join("table.txt"), (gmm_table(&summaries) + "\n").as_bytes())?;
+        files::write(&out.join("samples.svg"), gmm_picture(&clouds)?.as_bytes())?;
+        eprintln!("wrote scores.jsonl, table.txt and samples.svg to {}", out.display());
+    }
+    Ok(Outcome::Done)
+}
+
+fn gmm_table(summaries: &[Summary]) -> String {
+    let compared = summaries.iter().any(|s| s.minus_recorded.is_some());
+    let mut head = vec!["(dim, obs)", "method", "sliced W1", "± s.e.", "NFE", "s/problem", "diverged"];
+    if compared {
+        head.push("minus recorded ± s.e.");
+    }
+    let rows: Vec<Vec<String>> = summaries
+        .iter()
+        .map(|s| {
+            let mut row = vec![
+                format!("({}, {})", s.dim, s.obs),
+                s.method.clone(),
+                format!("{:.3}", s.w1),
+                format!("{:.3}", s.se),
+                s.nfe.to_string(),
+                format!("{:.2}", s.seconds),
+                s.diverged.to_string(),
+            ];
+            if compared {
+                row.push(s.minus_recorded.map_or(String::new(), |(d, e)| format!("{d:+.3} ± {e:.3}")));
+            }
+            row
+        })
+        .collect();
+    table(&head, &rows, 2)
+}
+
+fn gmm_picture(clouds: &[Cloud]) -> anyhow::Result<String> {
+    let Some((posterior, methods)) = clouds.split_first() else { anyhow::bail!("no samples to draw") };
+    let panels: Vec<Panel> = methods
+        .iter()
+        .map(|c| Panel {
+            title: c.name.clone(),
+            clouds: vec![("posterior", posterior.points.clone()), (c.name.as_str(), c.points.clone())],
+            paths: vec![],
+        })
+        .collect();
+    Ok(daps::plot::clouds(&panels, 3)?)
+}
+
+fn run_gaussian(args: &GaussianArgs) -> anyhow::Result<Outcome> {
+    if let Some(out) = &args.out {
+        files::make_directory(out, false)?;
+    }
+    let mut bar = Bar::new()?;
+    let settings =
+        gaussian::Settings { samples: args.samples, intervals: args.intervals, seed: args.seed };
+    let result = gaussian::run(settings, &mut bar);
+    if bar.stopped() {
+        return Ok(Outcome::Stopped);
+    }
+    let report = result?;
+    let mut lines: Vec<String> = report.checks.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    for row in &report.coverage {
+        lines.push(serde_json::to_string(row)?);
+    }
+    if args.json {
+        lines.iter().for_each(|l| say(l));
+    } else {
+        say(&gaussian_text(&report));
+    }
+    if let Some(out) = &args.out {
+        files::write(&out.join("results.jsonl"), (lines.join("\n") + "\n").as_bytes())?;
+        files::write(&out.join("table.txt"), (gaussian_text(&report) + "\n").as_bytes())?;
+        eprintln!("wrote results.jsonl and table.txt to {}", out.display());
+    }
+    Ok(if report.passed() { Outcome::Done } else { Outcome::Disagreement })
+}
+
+fn gaussian_text(report: &gaussian::Report) -> String {
+    let verdict = |passed: bool| if passed { "agrees" } else { "DISAGREES" }.to_owned();
+    let rows: Vec<Vec<String>> = report
+        .checks
+        .iter()
+        .map(|c| {
+            vec![
+                c.group.to_owned(),
+                c.name.clone(),
+                c.against.to_owned(),
+                verdict(c.passed),
+                format!("{:.2}", c.mean_z),
+                format!("{:.2}", c.covariance_z),
+                format!("{:.2}", c.limit),
+                c.distance.map_or(String::new(), |d| format!("{d:.4}")),
+                c.acceptance.map_or(String::new(), |a| format!("{:.0} %", 100.0 * a)),
+            ]
+        })
+        .collect();
+    let head =
+        ["", "what ran", "against", "", "|z| mean", "|z| cov", "limit", "W2 to exact", "accepted"];
+    let coverage: Vec<Vec<String>> = report
+        .coverage
+        .iter()
+        .map(|c| {
+            vec![
+                c.name.clone(),
+                verdict(c.passed),
+                format!("{:.1} %", 100.0 * c.nominal),
+                format!("{:.2} ± {:.2} %", 100.0 * c.observed, 100.0 * c.se),
+                c.intervals.to_string(),
+            ]
+        })
+        .collect();
+    let coverage_head = ["credible intervals of", "", "nominal", "hold the truth", "intervals"];
+    format!(
+        "{}\n\n'W2 to exact': root mean square over modes of the distance between the law of what ran and the exact\n\
+         conditional (kernels) or the true posterior (presets, posterior), from closed forms: 0 is exact.\n\n{}",
+        table(&head, &rows, 4),
+        table(&coverage_head, &coverage, 2)
+    )
+}

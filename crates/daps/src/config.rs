@@ -1,0 +1,143 @@
+//! The configuration of a run: one TOML file, checked before any work starts.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use crate::{Error, Result};
+
+/// A run: a prior, a task and a method.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunConfig {
+    /// Seed of everything that is random.
+    #[serde(default)]
+    pub seed: u64,
+    /// Posterior samples per measurement.
+    #[serde(default = "default_samples")]
+    pub samples: usize,
+    /// Rows that run at once: memory depends on it, results do not.
+    #[serde(default = "default_batch")]
+    pub batch: usize,
+    /// The measurement.
+    pub task: TaskConfig,
+    /// The prior: `kind` and its settings.
+    pub prior: Table,
+    /// The method: `name` and its settings; absent: DAPS with the paper's preset.
+    #[serde(default)]
+    pub method: Table,
+}
+
+/// What was measured, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskConfig {
+    /// The operator's name.
+    pub operator: String,
+    /// Shape of one sample, such as [3, 64, 64] or [8].
+    pub shape: Vec<usize>,
+    /// Standard deviation of the measurement's noise.
+    #[serde(default = "default_noise")]
+    pub noise: f64,
+    /// How many truths to draw from the prior and measure, where neither `truth` nor `measurement` is given.
+    #[serde(default = "one")]
+    pub measurements: usize,
+    /// A file of true samples that are measured first (.npy or .safetensors, `[n, shape…]` or `[shape…]`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truth: Option<PathBuf>,
+    /// A file of measurements (.npy or .safetensors, `[n, output shape…]` or `[output shape…]`); no truth is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measurement: Option<PathBuf>,
+    /// Settings of the operator.
+    #[serde(default)]
+    pub options: Table,
+}
+
+fn default_samples() -> usize {
+    16
+}
+fn default_batch() -> usize {
+    256
+}
+fn default_noise() -> f64 {
+    0.05
+}
+fn one() -> usize {
+    1
+}
+
+impl RunConfig {
+    /// Reads a configuration from TOML text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|e| {
+            let place = e.span().map_or(String::new(), |s| {
+                format!("line {}: ", text[..s.start.min(text.len())].matches('\n').count() + 1)
+            });
+            Error::Config(format!("configuration: {place}{}", e.message().trim()))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<()> {
+        let positive = |name: &str, value: usize| match value {
+            0 => Err(Error::Config(format!("{name}: expected at least 1, got 0"))),
+            _ => Ok(()),
+        };
+        positive("samples", self.samples)?;
+        positive("batch", self.batch)?;
+        positive("task.measurements", self.task.measurements)?;
+        if self.task.shape.is_empty() || self.task.shape.contains(&0) {
+            return Err(Error::Config(format!("task.shape: expected positive sizes, got {:?}", self.task.shape)));
+        }
+        if !(self.task.noise.is_finite() && self.task.noise > 0.0) {
+            let noise = self.task.noise;
+            return Err(Error::Config(format!("task.noise: expected a positive finite number, got {noise}")));
+        }
+        if self.task.truth.is_some() && self.task.measurement.is_some() {
+            return Err(Error::Config("task: expected either truth or measurement, got both".into()));
+        }
+        Ok(())
+    }
+
+    /// The method's name and its settings.
+    pub fn method(&self) -> Result<(String, Table)> {
+        let mut settings = self.method.clone();
+        match settings.remove("name") {
+            None => Ok(("daps".into(), settings)),
+            Some(toml::Value::String(name)) => Ok((name, settings)),
+            Some(other) => Err(Error::Config(format!("method.name: expected a name in quotes, got {other}"))),
+        }
+    }
+
+    /// The resolved configuration as TOML, as it is kept in a run directory.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|e| Error::Config(format!("configuration: {e}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = "[task]\noperator = 'hdr'\nshape = [4]\n[prior]\nkind = 'gaussian'\n";
+
+    #[test]
+    fn defaults_are_filled_in_and_survive_a_round_trip() {
+        let config = RunConfig::parse(SMALL).unwrap();
+        assert_eq!((config.samples, config.task.noise), (16, 0.05));
+        assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+        assert_eq!(config.method().unwrap().0, "daps");
+    }
+
+    #[test]
+    fn mistakes_get_one_sentence() {
+        let error = |text: String| RunConfig::parse(&text).unwrap_err().to_string();
+        assert!(error(format!("sampels = 3\n{SMALL}")).contains("line 1"));
+        assert!(error(SMALL.replace("[4]", "[0]")).contains("task.shape"));
+        assert!(error(SMALL.replace("shape", "noise = -1.0\nshape")).contains("task.noise"));
+        assert!(error(SMALL.replace("shape", "noise = nan\nshape")).contains("task.noise"));
+        assert!(error("seed = 1".into()).contains("missing field"));
+    }
+}

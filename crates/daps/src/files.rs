@@ -1,0 +1,86 @@
+//! Files that are never half-written: everything goes to a temporary name first and is renamed when it is complete.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+
+use crate::{Error, Result};
+
+/// Writes a file atomically.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = Path::new(&temporary);
+    let result = fs::File::create(temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_data()))
+        .and_then(|()| fs::rename(temporary, path));
+    result.map_err(|source| {
+        let _ = fs::remove_file(temporary);
+        Error::file(path, "cannot write")(source)
+    })
+}
+
+/// Reads a whole text file.
+pub fn read_text(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(Error::file(path, "cannot read"))
+}
+
+/// Makes an output directory; one that exists and has files in it is refused unless `reuse`.
+pub fn make_directory(path: &Path, reuse: bool) -> Result<()> {
+    let occupied = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    if occupied && !reuse {
+        return Err(Error::content(path, "already exists and is not empty; choose another directory"));
+    }
+    fs::create_dir_all(path).map_err(Error::file(path, "cannot make the directory"))
+}
+
+/// Writes named tensors as safetensors, with text beside them.
+pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)], metadata: HashMap<String, String>) -> Result<()> {
+    let named = tensors.iter().map(|(name, tensor)| (*name, *tensor));
+    let bytes = safetensors::serialize(named, Some(metadata)).map_err(|e| Error::content(path, e))?;
+    write(path, &bytes)
+}
+
+/// Reads all tensors and the text of a safetensors file.
+pub fn read_tensors(path: &Path) -> Result<(HashMap<String, Tensor>, HashMap<String, String>)> {
+    let bytes = fs::read(path).map_err(Error::file(path, "cannot read"))?;
+    let (_, header) =
+        safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| Error::content(path, format!("not a safetensors file: {e}")))?;
+    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
+        .map_err(|e| Error::content(path, format!("not a safetensors file: {e}")))?;
+    Ok((tensors, header.metadata().clone().unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_nothing_and_an_occupied_directory_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("no/such/file");
+        assert!(write(&missing, b"x").is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        write(&dir.path().join("a"), b"x").unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(make_directory(dir.path(), false).unwrap_err().to_string().contains("not empty"));
+        assert!(make_directory(dir.path(), true).is_ok());
+    }
+
+    #[test]
+    fn tensors_come_back_with_their_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        let tensor = Tensor::new(&[[1.0f64, -0.0, f64::MIN_POSITIVE]], &Device::Cpu).unwrap();
+        write_tensors(&path, &[("x", &tensor)], HashMap::from([("k".into(), "v".into())])).unwrap();
+        let (tensors, text) = read_tensors(&path).unwrap();
+        let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&tensors["x"]), bits(&tensor));
+        assert_eq!(text["k"], "v");
+        fs::write(&path, b"nonsense").unwrap();
+        assert!(read_tensors(&path).unwrap_err().to_string().contains("not a safetensors file"));
+    }
+}

@@ -1,0 +1,24 @@
+//! Progress of long work, for whoever shows it. The library itself prints nothing.
+
+use std::ops::ControlFlow;
+
+/// Someone who shows progress and may ask to stop.
+pub trait Progress {
+    /// A new piece of work of `of` parts begins.
+    fn begin(&mut self, what: &str, of: usize);
+
+    /// One more part is done.
+    fn step(&mut self, note: &str) -> ControlFlow<()>;
+
+    /// The work has ended.
+    fn end(&mut self);
+}
+
+/// Nobody looks.
+impl Progress for () {
+    fn begin(&mut self, _: &str, _: usize) {}
+    fn step(&mut self, _: &str) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+    fn end(&mut self) {}
+}
