@@ -12,8 +12,9 @@ use daps_core::{
 use faer::Mat;
 use rayon::prelude::*;
 
-use crate::algebra::{axpy, dot, map_rows_f64, negligible};
+use crate::algebra::{NEGLIGIBLE, axpy, dot, map_rows_f64, negligible};
 use crate::mixture::{GaussianMixture, Level, Levels, Seen};
+use crate::spectrum::Spectrum;
 
 impl GaussianMixture {
     /// E[x0 | x_t, k] - E[x0 | x_t] in the coordinates of the samples.
@@ -83,8 +84,46 @@ impl GaussianMixture {
         }
     }
 
+    /// Whether Cov[x0 | x_t] is a multiple of the identity plus few directions.
+    fn is_low_rank(&self) -> bool {
+        self.spectra.iter().all(Spectrum::is_scalar)
+    }
+
+    /// a and F of Cov = aI + FᵀF where all components are scalar: one direction for every component that matters, or
+    /// one for every dimension of the means' plane if these are fewer.
+    fn low_rank(&self, level: &Level, seen: &Seen) -> (f64, Vec<f64>) {
+        let weights: Vec<f64> = seen.log_weights.iter().map(|w| w.exp()).collect();
+        let variance = |k: usize| level.spectra[self.group(k)].variance[0];
+        let diagonal: f64 = weights.iter().enumerate().map(|(k, w)| w * variance(k)).sum();
+        if let Some(plane) = &self.plane {
+            let pull = level.spectra[0].pull[0];
+            let alive = weights.iter().filter(|w| **w > 1e-18).count();
+            if plane.rank() < alive {
+                let mut factor = plane.factor(&seen.log_weights, NEGLIGIBLE * diagonal / (pull * pull));
+                factor.iter_mut().for_each(|f| *f *= pull);
+                return (diagonal, factor);
+            }
+        }
+        let mut factor = Vec::new();
+        for (k, weight) in weights.iter().enumerate() {
+            if *weight == 0.0 {
+                continue;
+            }
+            let deviation = self.deviation(level, seen, k);
+            if !negligible(*weight, dot(&deviation, &deviation), diagonal) {
+                factor.extend(deviation.iter().map(|r| weight.sqrt() * r));
+            }
+        }
+        (diagonal, factor)
+    }
+
     /// tr(Cov)/d: the trace is the same in all coordinates.
     fn mean_variance(&self, level: &Level, seen: &Seen) -> f64 {
+        let d = self.dim() as f64;
+        if self.is_low_rank() {
+            let (diagonal, factor) = self.low_rank(level, seen);
+            return diagonal + dot(&factor, &factor) / d;
+        }
         let mut trace = 0.0;
         for (k, weight) in seen.log_weights.iter().map(|w| w.exp()).enumerate() {
             if weight != 0.0 {
@@ -93,10 +132,17 @@ impl GaussianMixture {
                 trace += weight * (within + dot(&deviation, &deviation));
             }
         }
-        trace / self.dim() as f64
+        trace / d
     }
 
     fn variances(&self, level: &Level, seen: &Seen, within: &[Vec<f64>], out: &mut [f64]) {
+        if self.is_low_rank() {
+            let (diagonal, factor) = self.low_rank(level, seen);
+            out.fill(diagonal);
+            let rows = factor.chunks(out.len());
+            rows.for_each(|f| out.iter_mut().zip(f).for_each(|(o, f)| *o += f * f));
+            return;
+        }
         for (k, weight) in seen.log_weights.iter().map(|w| w.exp()).enumerate() {
             if weight != 0.0 {
                 let deviation = self.deviation(level, seen, k);
@@ -104,21 +150,6 @@ impl GaussianMixture {
                 out.iter_mut().zip(parts).for_each(|(o, (v, r))| *o += weight * (v + r * r));
             }
         }
-    }
-
-    /// All components scalar: a · I plus one direction per component that matters.
-    fn low_rank(&self, level: &Level, seen: &Seen) -> RowCovariance {
-        let weights: Vec<f64> = seen.log_weights.iter().map(|w| w.exp()).collect();
-        let variance = |k: usize| level.spectra[self.group(k)].variance[0];
-        let diagonal: f64 = weights.iter().enumerate().map(|(k, w)| w * variance(k)).sum();
-        let mut factor = Vec::new();
-        for (k, weight) in weights.iter().enumerate() {
-            let deviation = self.deviation(level, seen, k);
-            if !negligible(*weight, dot(&deviation, &deviation), diagonal) {
-                factor.extend(deviation.iter().map(|r| weight.sqrt() * r));
-            }
-        }
-        RowCovariance::LowRank { diagonal, factor }
     }
 
     fn full(&self, level: &Level, seen: &Seen, within: &[Mat<f64>]) -> Result<RowCovariance> {
@@ -168,8 +199,12 @@ impl DenoiserCovariance for GaussianMixture {
                 })?))
             }
             CovarianceKind::Full if self.components() == 1 => self.gaussian_covariance(x, &levels, sigma),
-            CovarianceKind::Full if self.spectra.iter().all(crate::spectrum::Spectrum::is_scalar) => {
-                Ok(Covariance::Dense(self.over_rows(x, &levels, |_, l, s, _| Ok(self.low_rank(l, s)))?))
+            CovarianceKind::Full if self.is_low_rank() => {
+                let rows = self.over_rows(x, &levels, |_, level, seen, _| {
+                    let (diagonal, factor) = self.low_rank(level, seen);
+                    Ok(RowCovariance::LowRank { diagonal, factor })
+                })?;
+                Ok(Covariance::Dense(rows))
             }
             CovarianceKind::Full => {
                 let dense = |level: &Level| -> Result<Vec<Mat<f64>>> {

@@ -133,7 +133,7 @@ fn extreme_responsibilities_stay_finite() {
     assert_eq!(denoised(&two, &[1e5], 0.01), [1.0]);
 }
 
-/// A row that left the finite numbers comes back as NaN, and its neighbours are untouched.
+/// A row that left the finite numbers comes back with NaN in it, and its neighbours are untouched.
 #[test]
 fn a_diverged_row_stays_alone() {
     for (name, prior) in priors(&[2]) {
@@ -141,7 +141,7 @@ fn a_diverged_row_stays_alone() {
         let sigma = Sigma::Same(0.5);
         let d = values(&prior.denoise(&x, &sigma).unwrap());
         assert_eq!(d[0..2], d[6..8], "{name}");
-        assert!(d[2].is_nan() && d[4].is_nan(), "{name}: {d:?}");
+        assert!(d[2..6].chunks(2).all(|row| row.iter().any(|v| v.is_nan())), "{name}: {d:?}");
         for kind in [CovarianceKind::Scalar, CovarianceKind::Diagonal, CovarianceKind::Full] {
             prior.as_covariance().unwrap().covariance(&x, &sigma, kind).unwrap();
         }
