@@ -137,7 +137,8 @@ impl Solver<'_> {
         let end = 'search: loop {
             if done == edge {
                 least = order[edge..].iter().map(|&j| distance[j]).fold(f64::INFINITY, f64::min);
-                for k in edge..self.n {
+                let unreached = edge..self.n;
+                for k in unreached {
                     if distance[order[k]] <= least {
                         order.swap(k, edge);
                         edge += 1;

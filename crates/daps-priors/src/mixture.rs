@@ -79,7 +79,7 @@ impl GaussianMixture {
         let group = |k| if spectra.len() == 1 { 0 } else { k };
         let plane = (spectra.len() == 1 && spectra[0].is_scalar()).then(|| Plane::new(&mixture));
         let means =
-            (0..mixture.len()).flat_map(|k| spectra[group(k)].coordinates(mixture.mean_of(k)).into_owned());
+            (0..mixture.len()).flat_map(|k| spectra[group(k)].coordinates(&mixture.mean_of(k)).into_owned());
         Ok(Self { shape: shape.to_vec(), means: means.collect(), plane, spectra, mixture })
     }
 

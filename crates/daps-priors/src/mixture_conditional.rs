@@ -12,7 +12,7 @@ use daps_core::{
 use faer::Mat;
 use rayon::prelude::*;
 
-use crate::algebra::{NEGLIGIBLE, axpy, dot, map_rows_f64, negligible};
+use crate::algebra::{NEGLIGIBLE, axpy, dot, map_rows_f64, minus, negligible};
 use crate::mixture::{GaussianMixture, Level, Levels, Seen};
 use crate::spectrum::Spectrum;
 
@@ -82,6 +82,24 @@ impl GaussianMixture {
             )),
             _ => Ok(Covariance::Dense(within.iter().map(|w| w[0].clone()).collect())),
         }
+    }
+
+    /// σ²(C + σ²I)⁻¹ m_k where one covariance serves all components: E[x0 | x_t, k] without the part that x_t adds to
+    /// all of them.
+    fn pulled_means(&self, level: &Level) -> Option<Vec<f64>> {
+        let (spectrum, at) = (&self.spectra[0], &level.spectra[0]);
+        let each = (0..self.components()).map(|k| spectrum.pull(at, &self.mixture().mean_of(k)));
+        (self.spectra.len() == 1).then(|| each.flatten().collect())
+    }
+
+    /// E[x0 | x_t, k].
+    fn conditional_means(&self, level: &Level, seen: &Seen, x: &[f64]) -> Vec<f64> {
+        let mut means = Vec::with_capacity(self.components() * x.len());
+        for k in 0..self.components() {
+            let step = self.spectra[self.group(k)].vector(self.step_of(level, seen, k));
+            means.extend(x.iter().zip(&step).map(|(x, s)| x + s));
+        }
+        means
     }
 
     /// Whether Cov[x0 | x_t] is a multiple of the identity plus few directions.
@@ -234,17 +252,18 @@ impl ExactConditional for GaussianMixture {
             return Ok(Approx::Gaussian { start: mean.clone(), mean, covariance });
         }
         let within = self.within_rows(&levels, sigma, x.dims()[0])?;
+        let shared = match sigma {
+            Sigma::Same(_) if x.dims()[0] > 0 => self.pulled_means(&levels.row(0)).map(Arc::new),
+            _ => None,
+        };
         let rows = self.over_rows(x, &levels, |row, level, seen, x| {
-            let mut means = Vec::with_capacity(self.components() * x.len());
-            for k in 0..self.components() {
-                let step = self.spectra[self.group(k)].vector(self.step_of(level, seen, k));
-                means.extend(x.iter().zip(&step).map(|(x, s)| x + s));
-            }
-            Ok(Mixture {
-                log_weights: seen.log_weights.clone(),
-                means,
-                covariances: Arc::clone(&within[row]),
-            })
+            let own = || self.pulled_means(level).map(Arc::new);
+            let (means, shift) = match shared.clone().or_else(own) {
+                Some(means) => (means, Some(minus(x, &self.spectra[0].pull(&level.spectra[0], x)))),
+                None => (Arc::new(self.conditional_means(level, seen, x)), None),
+            };
+            let (log_weights, covariances) = (seen.log_weights.clone(), Arc::clone(&within[row]));
+            Ok(Mixture { log_weights, means, shift, covariances })
         })?;
         Ok(Approx::Mixture { rows, shape: self.shape().to_vec() })
     }

@@ -26,8 +26,8 @@ impl Plane {
     pub(crate) fn new(mixture: &Mixture) -> Self {
         let (k, d) = (mixture.len(), mixture.dim());
         let mut origin = vec![0.0; d];
-        (0..k).for_each(|i| axpy(&mut origin, 1.0 / k as f64, mixture.mean_of(i)));
-        let mut left: Vec<Vec<f64>> = (0..k).map(|i| minus(mixture.mean_of(i), &origin)).collect();
+        (0..k).for_each(|i| axpy(&mut origin, 1.0 / k as f64, &mixture.mean_of(i)));
+        let mut left: Vec<Vec<f64>> = (0..k).map(|i| minus(&mixture.mean_of(i), &origin)).collect();
         let norms = |rows: &[Vec<f64>]| rows.iter().map(|r| dot(r, r).sqrt()).collect::<Vec<_>>();
         let scale = norms(&left).iter().chain(&[dot(&origin, &origin).sqrt()]).fold(0.0f64, |m, n| m.max(*n));
         let mut basis: Vec<f64> = Vec::new();
@@ -54,7 +54,7 @@ impl Plane {
         let rank = basis.len() / d;
         let mut plane =
             Self { origin, basis, points: vec![], rank, log_weights: mixture.log_weights.clone() };
-        plane.points = (0..k).flat_map(|i| plane.project(mixture.mean_of(i))).collect();
+        plane.points = (0..k).flat_map(|i| plane.project(&mixture.mean_of(i))).collect();
         plane
     }
 
@@ -169,7 +169,7 @@ mod tests {
         for k in 0..4 {
             let mut back = plane.origin.clone();
             plane.add_vector(&mut back, 1.0, plane.point(k));
-            assert!(squared_distance(&back, m.mean_of(k)) < 1e-20);
+            assert!(squared_distance(&back, &m.mean_of(k)) < 1e-20);
         }
         assert_eq!(Plane::new(&mixture(vec![3.0; 8], 4)).rank(), 0);
     }

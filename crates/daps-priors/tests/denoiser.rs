@@ -63,7 +63,7 @@ fn tweedies_identity_holds() {
                 RowCovariance::Full(Full::new(c).unwrap())
             })
             .collect();
-        let blurred = Mixture::new(m.log_weights.clone(), m.means.clone(), noisy.into()).unwrap();
+        let blurred = Mixture::new(m.log_weights.clone(), m.means.to_vec(), noisy.into()).unwrap();
         let x = [0.3, -0.8, 1.1];
         let h = 1e-5;
         let score: Vec<f64> = (0..3)
