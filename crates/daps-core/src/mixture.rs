@@ -1,5 +1,6 @@
 //! A Gaussian mixture over one sample in f64: the closed form behind analytic priors, exact conditionals and posteriors.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use faer::Mat;
@@ -8,13 +9,16 @@ use rand_chacha::ChaCha8Rng;
 use crate::covariance::{Full, RowCovariance};
 use crate::{Error, Result, open01};
 
-/// Σ_k w_k N(m_k, C_k). Components share covariances between many mixtures through the `Arc`.
+/// Σ_k w_k N(m_k + shift, C_k). Many mixtures (the rows of a batch) share covariances, and means but for a shift, through the
+/// `Arc`s.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     /// ln w_k, normalised.
     pub log_weights: Vec<f64>,
     /// m_k, `k x d`, row-major.
-    pub means: Vec<f64>,
+    pub means: Arc<Vec<f64>>,
+    /// What is added to every mean, if anything.
+    pub shift: Option<Vec<f64>>,
     /// C_k: one per component, or one for all.
     pub covariances: Arc<Vec<RowCovariance>>,
 }
@@ -36,6 +40,9 @@ pub struct Gain {
     log_det: Vec<f64>,
     /// C_k Aᵀ, column i is C_k aᵢ.
     cross: Vec<Vec<Vec<f64>>>,
+    /// The means of the mixture that asked, and A m_k.
+    means: Arc<Vec<f64>>,
+    projected: Vec<Vec<f64>>,
 }
 
 impl Mixture {
@@ -54,7 +61,7 @@ impl Mixture {
             return Err(Error::invalid("mixture", "weights with a positive finite sum", norm));
         }
         let log_weights = log_weights.iter().map(|w| w - norm).collect();
-        Ok(Self { log_weights, means, covariances })
+        Ok(Self { log_weights, means: Arc::new(means), shift: None, covariances })
     }
 
     /// Number of components.
@@ -75,9 +82,17 @@ impl Mixture {
         self.means.len() / self.len()
     }
 
-    /// m_k.
+    /// The mean of a component, its shift included.
     #[must_use]
-    pub fn mean_of(&self, k: usize) -> &[f64] {
+    pub fn mean_of(&self, k: usize) -> Cow<'_, [f64]> {
+        match &self.shift {
+            None => Cow::Borrowed(self.base(k)),
+            Some(shift) => Cow::Owned(self.base(k).iter().zip(shift).map(|(m, s)| m + s).collect()),
+        }
+    }
+
+    /// The mean of a component without the shift.
+    fn base(&self, k: usize) -> &[f64] {
         &self.means[k * self.dim()..(k + 1) * self.dim()]
     }
 
@@ -90,9 +105,9 @@ impl Mixture {
     /// The overall mean.
     #[must_use]
     pub fn mean(&self) -> Vec<f64> {
-        let mut mean = vec![0.0; self.dim()];
+        let mut mean = self.shift.clone().unwrap_or_else(|| vec![0.0; self.dim()]);
         for (k, w) in self.log_weights.iter().enumerate() {
-            mean.iter_mut().zip(self.mean_of(k)).for_each(|(o, m)| *o += w.exp() * m);
+            mean.iter_mut().zip(self.base(k)).for_each(|(o, m)| *o += w.exp() * m);
         }
         mean
     }
@@ -115,7 +130,7 @@ impl Mixture {
     pub fn sample(&self, rng: &mut ChaCha8Rng) -> Vec<f64> {
         let k = choose(&self.log_weights, open01(rng));
         let mut x = self.covariance_of(k).sample(rng, self.dim());
-        x.iter_mut().zip(self.mean_of(k)).for_each(|(x, m)| *x += m);
+        x.iter_mut().zip(self.mean_of(k).iter()).for_each(|(x, m)| *x += m);
         x
     }
 
@@ -127,7 +142,9 @@ impl Mixture {
             let got = format!("{} values", measurement.matrix.len());
             return Err(Error::invalid("measurement matrix", format!("{m} x {d} values"), got));
         }
-        let mut gain = Gain { innovation: vec![], log_det: vec![], cross: vec![] };
+        let projected = (0..self.len()).map(|k| forward(measurement, self.base(k))).collect();
+        let means = Arc::clone(&self.means);
+        let mut gain = Gain { innovation: vec![], log_det: vec![], cross: vec![], means, projected };
         for covariance in self.covariances.iter() {
             let cross: Vec<Vec<f64>> = rows.iter().map(|a| covariance.apply(a)).collect();
             let s = Mat::from_fn(m, m, |i, j| {
@@ -147,10 +164,9 @@ impl Mixture {
     pub fn condition(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64]) -> Result<Self> {
         let mut log_weights = Vec::with_capacity(self.len());
         let mut means = Vec::with_capacity(self.means.len());
-        for k in 0..self.len() {
-            let (log_weight, solved) = self.innovate(at, gain, y, k);
+        for (k, (log_weight, solved)) in self.innovations(at, gain, y).into_iter().enumerate() {
             log_weights.push(log_weight);
-            means.extend(shifted(self.mean_of(k), &gain.cross[gain.of(k)], &solved));
+            means.extend(shifted(&self.mean_of(k), &gain.cross[gain.of(k)], &solved));
         }
         Self::new(log_weights, means, Arc::clone(&self.covariances))
     }
@@ -165,13 +181,25 @@ impl Mixture {
         Ok(Self { covariances: Arc::new(covariances?), ..conditioned })
     }
 
-    /// ln w_k p(y | k) up to a constant, and S_k⁻¹ (y - A m_k).
-    fn innovate(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64], k: usize) -> (f64, Vec<f64>) {
-        let g = gain.of(k);
-        let residual = residual(at, self.mean_of(k), y);
-        let solved = gain.innovation[g].solve(&residual);
-        let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
-        (self.log_weights[k] - 0.5 * (quad + gain.log_det[g]), solved)
+    /// For every component, ln w_k p(y | k) up to a constant, and S_k⁻¹ (y - A m_k).
+    fn innovations(&self, at: &LinearMeasurement, gain: &Gain, y: &[f64]) -> Vec<(f64, Vec<f64>)> {
+        let target = match &self.shift {
+            None => Cow::Borrowed(y),
+            Some(shift) => Cow::Owned(difference(y, &forward(at, shift))),
+        };
+        let shared = Arc::ptr_eq(&self.means, &gain.means);
+        (0..self.len())
+            .map(|k| {
+                let residual = match shared {
+                    true => difference(&target, &gain.projected[k]),
+                    false => difference(&target, &forward(at, self.base(k))),
+                };
+                let g = gain.of(k);
+                let solved = gain.innovation[g].solve(&residual);
+                let quad: f64 = residual.iter().zip(&solved).map(|(r, s)| r * s).sum();
+                (self.log_weights[k] - 0.5 * (quad + gain.log_det[g]), solved)
+            })
+            .collect()
     }
 
     /// An exact draw of p(x | y): a component by its posterior weight, then Matheron's rule within it.
@@ -182,16 +210,16 @@ impl Mixture {
         y: &[f64],
         rng: &mut ChaCha8Rng,
     ) -> Result<Vec<f64>> {
-        let log_weights: Vec<f64> = (0..self.len()).map(|k| self.innovate(at, gain, y, k).0).collect();
+        let log_weights: Vec<f64> = self.innovations(at, gain, y).iter().map(|i| i.0).collect();
         let k = choose(&log_weights, open01(rng));
         let g = gain.of(k);
         let mut x = self.covariance_of(k).sample(rng, self.dim());
-        x.iter_mut().zip(self.mean_of(k)).for_each(|(x, m)| *x += m);
+        x.iter_mut().zip(self.mean_of(k).iter()).for_each(|(x, m)| *x += m);
         let mut e = vec![0.0; y.len()];
         crate::fill_normal(rng, &mut e);
         let perturbed: Vec<f64> =
             y.iter().zip(&e).zip(&at.variance).map(|((y, e), v)| y - v.sqrt() * e).collect();
-        let solved = gain.innovation[g].solve(&residual(at, &x, &perturbed));
+        let solved = gain.innovation[g].solve(&difference(&perturbed, &forward(at, &x)));
         Ok(shifted(&x, &gain.cross[g], &solved))
     }
 
@@ -205,7 +233,7 @@ impl Mixture {
         let d = self.dim();
         (0..self.len())
             .map(|k| {
-                let r: Vec<f64> = x.iter().zip(self.mean_of(k)).map(|(x, m)| x - m).collect();
+                let r: Vec<f64> = x.iter().zip(self.mean_of(k).iter()).map(|(x, m)| x - m).collect();
                 let c = self.covariance_of(k);
                 let quad: f64 = c.solve(&r)?.iter().zip(&r).map(|(s, r)| s * r).sum();
                 Ok(self.log_weights[k] - 0.5 * (quad + c.log_det(d)))
@@ -244,10 +272,14 @@ impl Gain {
     }
 }
 
-/// y - A x.
-fn residual(at: &LinearMeasurement, x: &[f64], y: &[f64]) -> Vec<f64> {
-    let forward = at.matrix.chunks(x.len()).map(|a| a.iter().zip(x).map(|(a, x)| a * x).sum::<f64>());
-    y.iter().zip(forward).map(|(y, f)| y - f).collect()
+/// A x.
+fn forward(at: &LinearMeasurement, x: &[f64]) -> Vec<f64> {
+    at.matrix.chunks(x.len()).map(|a| a.iter().zip(x).map(|(a, x)| a * x).sum()).collect()
+}
+
+/// a - b.
+fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a - b).collect()
 }
 
 /// x + C Aᵀ s.
@@ -339,6 +371,29 @@ mod tests {
                     assert!((unit - f64::from(u8::from(i == j))).abs() < 1e-4, "{i} {j}: {unit}");
                 }
             }
+        }
+    }
+
+    /// Means given as a shared base and a shift: the same mixture, whether the gain knows the base or not.
+    #[test]
+    fn a_shift_is_part_of_every_mean() {
+        let covariances = Arc::new(vec![RowCovariance::Scalar(0.5)]);
+        let (base, shift) = (vec![-1.0, 0.5, 2.0, 0.0], vec![0.3, -0.7]);
+        let moved = base.iter().enumerate().map(|(i, m)| m + shift[i % 2]).collect();
+        let plain = Mixture::new(vec![0.0, 0.5], moved, Arc::clone(&covariances)).unwrap();
+        let mut shifted = Mixture::new(vec![0.0, 0.5], base, covariances).unwrap();
+        shifted.shift = Some(shift);
+        let at = LinearMeasurement { matrix: vec![1.0, -0.5, 0.2, 0.8], variance: vec![0.1, 0.3] };
+        let (x, y) = ([0.4, 0.9], [0.2, -0.6]);
+        let draw = |m: &Mixture, gain: &Gain| {
+            let mut rng = Noise::chains(0, 1).stream(0, Address::new(0, Purpose::Reference, 0));
+            m.sample_given(&at, gain, &y, &mut rng).unwrap()
+        };
+        let (own, other) = (shifted.gain(&at).unwrap(), plain.gain(&at).unwrap());
+        let exact = [draw(&plain, &other), plain.mean(), vec![plain.log_prob(&x).unwrap()]].concat();
+        for gain in [&own, &other] {
+            let got = [draw(&shifted, gain), shifted.mean(), vec![shifted.log_prob(&x).unwrap()]].concat();
+            assert!(got.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 1e-12), "{got:?} vs {exact:?}");
         }
     }
 

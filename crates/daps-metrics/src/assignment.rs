@@ -6,6 +6,11 @@ const FREE: usize = usize::MAX;
 
 /// For a dense `n x n` cost matrix (row-major), the column of every row in an assignment of least total cost.
 pub fn assign(cost: &[f64], n: usize) -> Result<Vec<usize>> {
+    assign_from(cost, n, None)
+}
+
+/// [`assign`] from a guess of the dual prices of the columns: any guess gives the optimum, a good one gives it faster.
+pub fn assign_from(cost: &[f64], n: usize, prices: Option<Vec<f64>>) -> Result<Vec<usize>> {
     if cost.len() != n * n {
         return Err(Error::invalid("cost matrix", format!("{n} x {n} numbers"), cost.len()));
     }
@@ -14,7 +19,13 @@ pub fn assign(cost: &[f64], n: usize) -> Result<Vec<usize>> {
         return Ok(vec![]);
     }
     let mut solver = Solver { cost, n, price: vec![0.0; n], column: vec![FREE; n], row: vec![FREE; n] };
-    solver.reduce_columns();
+    match prices {
+        Some(price) if price.len() == n && price.iter().all(|p| p.is_finite()) => solver.price = price,
+        Some(price) => {
+            return Err(Error::invalid("prices", format!("{n} finite numbers"), format!("{price:?}")));
+        }
+        None => solver.reduce_columns(),
+    }
     for _ in 0..2 {
         solver.reduce_rows();
     }
@@ -126,7 +137,8 @@ impl Solver<'_> {
         let end = 'search: loop {
             if done == edge {
                 least = order[edge..].iter().map(|&j| distance[j]).fold(f64::INFINITY, f64::min);
-                for k in edge..self.n {
+                let unreached = edge..self.n;
+                for k in unreached {
                     if distance[order[k]] <= least {
                         order.swap(k, edge);
                         edge += 1;

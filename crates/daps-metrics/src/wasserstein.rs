@@ -5,7 +5,7 @@ use daps_core::real::to_f64;
 use daps_core::{Address, Error, Noise, Purpose, Result};
 use rayon::prelude::*;
 
-use crate::assignment::assign;
+use crate::assignment::assign_from;
 use crate::count;
 
 /// W1 between two sets of numbers of any sizes: ∫ |F_a - F_b|.
@@ -67,14 +67,44 @@ pub fn w2(a: &[f64], b: &[f64], dim: usize) -> Result<f64> {
         let got = format!("{} and {n} points", b.len() / dim);
         return Err(Error::invalid("samples for W2", "two sets of equal size", got));
     }
+    // W2² splits into the distance of the means and W2² of the centred sets.
+    let ((a, mean_a), (b, mean_b)) = (centred(a, dim), centred(b, dim));
     let squared = |i: usize, j: usize| -> f64 {
         let pair = a[i * dim..(i + 1) * dim].iter().zip(&b[j * dim..(j + 1) * dim]);
         pair.map(|(a, b)| (a - b) * (a - b)).sum()
     };
-    let cost: Vec<f64> =
-        (0..n).into_par_iter().flat_map_iter(|i| (0..n).map(move |j| squared(i, j))).collect();
-    let total: f64 = assign(&cost, n)?.iter().enumerate().map(|(i, &j)| cost[i * n + j]).sum();
-    Ok((total / n as f64).sqrt())
+    let cost: Vec<f64> = (0..n)
+        .into_par_iter()
+        .flat_map_iter(|i| {
+            let squared = &squared;
+            (0..n).map(move |j| squared(i, j))
+        })
+        .collect();
+    let columns = assign_from(&cost, n, Some(gaussian_prices(&a, &b, dim)))?;
+    let total: f64 = columns.iter().enumerate().map(|(i, &j)| cost[i * n + j]).sum();
+    let shift: f64 = mean_a.iter().zip(&mean_b).map(|(a, b)| (a - b) * (a - b)).sum();
+    Ok((shift + total / n as f64).sqrt())
+}
+
+/// Points around their mean, and the mean.
+fn centred(points: &[f64], dim: usize) -> (Vec<f64>, Vec<f64>) {
+    let n = (points.len() / dim) as f64;
+    let mut mean = vec![0.0; dim];
+    points.chunks(dim).for_each(|x| mean.iter_mut().zip(x).for_each(|(m, x)| *m += x / n));
+    (points.chunks(dim).flat_map(|x| x.iter().zip(&mean).map(|(x, m)| x - m)).collect(), mean)
+}
+
+/// The dual potential of b if both sets were Gaussian with independent axes: the optimal map scales axis i by
+/// t = std_a/std_b, and -2(tb - b) is the slope of the price at b.
+fn gaussian_prices(a: &[f64], b: &[f64], dim: usize) -> Vec<f64> {
+    let square = |points: &[f64], i: usize| points.iter().skip(i).step_by(dim).map(|v| v * v).sum::<f64>();
+    let slopes: Vec<f64> = (0..dim)
+        .map(|i| {
+            let ratio = (square(a, i) / square(b, i)).sqrt();
+            if ratio.is_finite() { 1.0 - ratio } else { 0.0 }
+        })
+        .collect();
+    b.chunks(dim).map(|x| x.iter().zip(&slopes).map(|(x, s)| s * x * x).sum()).collect()
 }
 
 #[cfg(test)]

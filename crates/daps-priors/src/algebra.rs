@@ -55,9 +55,12 @@ pub(crate) fn normalize(log_weights: &mut [f64]) {
     log_weights.iter_mut().for_each(|w| *w -= norm);
 }
 
+/// Variances below this share of another are lost in rounding beside it.
+pub(crate) const NEGLIGIBLE: f64 = 1e-18;
+
 /// A weight and deviation whose outer product is below rounding beside `scale` may be left out of a covariance.
 pub(crate) fn negligible(weight: f64, squared_norm: f64, scale: f64) -> bool {
-    weight * squared_norm <= 1e-18 * scale
+    weight * squared_norm <= NEGLIGIBLE * scale
 }
 
 /// Refuses levels that are not positive and finite, or not as many as there are rows.

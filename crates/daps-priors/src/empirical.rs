@@ -1,7 +1,7 @@
 //! The uniform or weighted measure on given points as a prior: the paper's 1000 points, or any data set in memory.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{batched, check_finite, check_rows, from_f64, to_f64};
+use daps_core::real::{check_finite, check_rows, from_f64, to_f64};
 use daps_core::{
     Address, Approx, Cotangent, Covariance, CovarianceKind, Denoiser, DenoiserCovariance,
     DifferentiableDenoiser, Error, ExactConditional, Full, Likelihood, Noise, Result, RowCovariance, Sigma,
@@ -15,8 +15,8 @@ use crate::analytic::{Analytic, DTYPE, Posterior, draw_points, has_mass};
 /// Points whose likelihood is taken at once.
 const CHUNK: usize = 256;
 
-/// Share of σ² + tr(Cov)/d that is added to every variance of Cov[x0 | x_t]. A measure on points has no density: near
-/// one point its covariance is 0, and a Gaussian estimate with it could not be factorised.
+/// Share of min(σ², the prior's variance) + tr(Cov)/d that is added to every variance of Cov[x0 | x_t]. A measure on points
+/// has no density: near one point its covariance is 0, and a Gaussian estimate with it could not be factorised.
 const FLOOR: f64 = 1e-8;
 
 /// p(x0) = Σ_i w_i δ(x0 - x_i).
@@ -26,6 +26,8 @@ pub struct Empirical {
     points: Vec<f64>,
     tensor: Tensor,
     log_weights: Vec<f64>,
+    /// tr(Cov[x0])/d.
+    variance: f64,
 }
 
 impl Empirical {
@@ -54,7 +56,10 @@ impl Empirical {
         }
         check_finite("points of a prior", &tensor)?;
         normalize(&mut log_weights);
-        Ok(Self { shape: shape.to_vec(), points: to_f64(&tensor)?, log_weights, tensor })
+        let (shape, points) = (shape.to_vec(), to_f64(&tensor)?);
+        let mut prior = Self { shape, points, log_weights, tensor, variance: 0.0 };
+        prior.variance = average(&prior.variances(&prior.log_weights));
+        Ok(prior)
     }
 
     /// The points, `[n, shape…]`.
@@ -88,6 +93,14 @@ impl Empirical {
         weights.filter(|(w, _)| *w != 0.0)
     }
 
+    /// What is added to all of the given variances at a level: positive, and negligible beside them.
+    fn floor(&self, variances: &[f64], sigma: f64) -> f64 {
+        let noise = sigma * sigma;
+        // A prior of one point has no variance of its own.
+        let cap = if self.variance > 0.0 { noise.min(self.variance) } else { noise };
+        FLOOR * (cap + average(variances))
+    }
+
     fn mean(&self, logs: &[f64]) -> Vec<f64> {
         let mut mean = vec![0.0; self.dim()];
         self.weights(logs).for_each(|(w, p)| axpy(&mut mean, w, p));
@@ -108,8 +121,7 @@ impl Empirical {
     fn full(&self, x: &[f64], sigma: f64) -> Result<RowCovariance> {
         let (logs, d) = (self.log_responsibilities(x, sigma), self.dim());
         let mean = self.mean(&logs);
-        let trace: f64 = self.variances(&logs).iter().sum();
-        let floor = FLOOR * (sigma * sigma + trace / d as f64);
+        let floor = self.floor(&self.variances(&logs), sigma);
         if !floor.is_finite() {
             return Ok(RowCovariance::Scalar(f64::NAN));
         }
@@ -135,6 +147,10 @@ impl Empirical {
         check_sigma(sigma, rows)?;
         Ok(rows)
     }
+}
+
+fn average(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 impl Denoiser for Empirical {
@@ -189,22 +205,22 @@ impl DifferentiableDenoiser for Empirical {
 }
 
 impl DenoiserCovariance for Empirical {
-    /// A positive floor of 1e-8 (σ² + tr(Cov)/d) is added to every variance: the covariance of a measure on points is
-    /// singular wherever fewer points than values matter.
+    /// A positive floor of 1e-8 (min(σ², the prior's variance) + tr(Cov)/d) is added to every variance: the covariance of a
+    /// measure on points is singular wherever fewer points than values matter.
     fn covariance(&self, x: &Tensor, sigma: &Sigma, kind: CovarianceKind) -> Result<Covariance> {
         self.check(x, sigma)?;
         let (values, d) = (to_f64(x)?, self.dim());
         let rows = values.par_chunks(d).enumerate();
         let lifted = |row: usize, x: &[f64]| -> Vec<f64> {
             let mut v = self.variances(&self.log_responsibilities(x, sigma.row(row)));
-            let floor = FLOOR * (sigma.row(row).powi(2) + v.iter().sum::<f64>() / d as f64);
+            let floor = self.floor(&v, sigma.row(row));
             v.iter_mut().for_each(|v| *v += floor);
             v
         };
         match kind {
-            CovarianceKind::Scalar => Ok(Covariance::Scalar(
-                rows.map(|(row, x)| lifted(row, x).iter().sum::<f64>() / d as f64).collect(),
-            )),
+            CovarianceKind::Scalar => {
+                Ok(Covariance::Scalar(rows.map(|(row, x)| average(&lifted(row, x))).collect()))
+            }
             CovarianceKind::Diagonal => {
                 let all: Vec<Vec<f64>> = rows.map(|(row, x)| lifted(row, x)).collect();
                 Ok(Covariance::Diagonal(from_f64(all.concat(), x.dims(), DTYPE)?))
@@ -249,7 +265,6 @@ impl Analytic for Empirical {
             return Err(Error::invalid("posterior", "a point that the measurement allows", got));
         }
         normalize(&mut log_weights);
-        debug_assert_eq!(self.tensor.dims(), batched(n, &self.shape));
         Ok(Posterior::Points { points: self.tensor.clone(), log_weights })
     }
 }

@@ -11,6 +11,7 @@ mod gaussian;
 mod measurement;
 mod mixture;
 mod mixture_conditional;
+mod plane;
 mod registry;
 mod spectrum;
 mod spread;

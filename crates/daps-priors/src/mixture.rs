@@ -12,6 +12,7 @@ use daps_core::{
 
 use crate::algebra::{axpy, check_sigma, dot, map_rows_f64, normalize, weighted_squared_distance};
 use crate::analytic::{Analytic, Posterior, draw_mixture, posterior};
+use crate::plane::Plane;
 use crate::spectrum::{AtLevel, Spectrum};
 
 /// p(x0) = Σ_k w_k N(m_k, C_k) with scalar, diagonal or full C_k, one for all components or one for each.
@@ -23,6 +24,8 @@ pub struct GaussianMixture {
     pub(crate) spectra: Vec<Spectrum>,
     /// m_k in the coordinates of its covariance, `k x d`.
     means: Vec<f64>,
+    /// The plane of the means, where one scalar covariance serves all components.
+    pub(crate) plane: Option<Plane>,
 }
 
 /// What depends on the noise level only: one entry for every distinct covariance.
@@ -74,9 +77,10 @@ impl GaussianMixture {
         let spectra: Vec<Spectrum> =
             mixture.covariances.iter().map(|c| Spectrum::new(c, dim)).collect::<Result<_>>()?;
         let group = |k| if spectra.len() == 1 { 0 } else { k };
+        let plane = (spectra.len() == 1 && spectra[0].is_scalar()).then(|| Plane::new(&mixture));
         let means =
-            (0..mixture.len()).flat_map(|k| spectra[group(k)].coordinates(mixture.mean_of(k)).into_owned());
-        Ok(Self { shape: shape.to_vec(), means: means.collect(), spectra, mixture })
+            (0..mixture.len()).flat_map(|k| spectra[group(k)].coordinates(&mixture.mean_of(k)).into_owned());
+        Ok(Self { shape: shape.to_vec(), means: means.collect(), plane, spectra, mixture })
     }
 
     /// The mixture itself.
@@ -98,6 +102,11 @@ impl GaussianMixture {
     /// The index of a component's covariance.
     pub(crate) fn group(&self, k: usize) -> usize {
         if self.spectra.len() == 1 { 0 } else { k }
+    }
+
+    /// The components that have a covariance.
+    fn members(&self, group: usize) -> std::ops::Range<usize> {
+        if self.spectra.len() == 1 { 0..self.components() } else { group..group + 1 }
     }
 
     /// m_k in the coordinates of its covariance.
@@ -122,6 +131,12 @@ impl GaussianMixture {
     /// Responsibilities in logs, and the step to the conditional mean.
     pub(crate) fn see<'a>(&self, level: &Level, x: &'a [f64]) -> Seen<'a> {
         let coordinates: Vec<_> = self.spectra.iter().map(|s| s.coordinates(x)).collect();
+        if let Some(plane) = &self.plane {
+            let at = &level.spectra[0];
+            let log_weights = plane.log_weights(x, at.precision[0]);
+            let shift = plane.shift(x, &log_weights, at.pull[0]);
+            return Seen { coordinates, log_weights, shift };
+        }
         let mut log_weights: Vec<f64> = (0..self.components())
             .map(|k| {
                 let at = &level.spectra[self.group(k)];
@@ -140,7 +155,7 @@ impl GaussianMixture {
         let dim = self.dim();
         let mut total = vec![0.0; dim];
         for (g, spectrum) in self.spectra.iter().enumerate() {
-            let members = if self.spectra.len() == 1 { 0..self.components() } else { g..g + 1 };
+            let members = self.members(g);
             let mut mean = vec![0.0; dim];
             let mut mass = 0.0;
             for k in members {
@@ -167,8 +182,14 @@ impl GaussianMixture {
     /// Cov[x0 | x_t] v: the spread within components and that between them.
     pub(crate) fn covariance_times(&self, level: &Level, seen: &Seen, v: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; v.len()];
+        if let Some(plane) = &self.plane {
+            let at = &level.spectra[0];
+            axpy(&mut out, at.variance[0], v);
+            plane.add_between(&mut out, at.pull[0].powi(2), &seen.log_weights, v);
+            return out;
+        }
         for (g, spectrum) in self.spectra.iter().enumerate() {
-            let members = if self.spectra.len() == 1 { 0..self.components() } else { g..g + 1 };
+            let members = self.members(g);
             let (v, shift) = (spectrum.coordinates(v), spectrum.coordinates(&seen.shift));
             let mut part = vec![0.0; v.len()];
             for k in members {

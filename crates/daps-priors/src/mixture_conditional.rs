@@ -12,8 +12,9 @@ use daps_core::{
 use faer::Mat;
 use rayon::prelude::*;
 
-use crate::algebra::{axpy, dot, map_rows_f64, negligible};
+use crate::algebra::{NEGLIGIBLE, axpy, dot, map_rows_f64, minus, negligible};
 use crate::mixture::{GaussianMixture, Level, Levels, Seen};
+use crate::spectrum::Spectrum;
 
 impl GaussianMixture {
     /// E[x0 | x_t, k] - E[x0 | x_t] in the coordinates of the samples.
@@ -83,8 +84,64 @@ impl GaussianMixture {
         }
     }
 
+    /// σ²(C + σ²I)⁻¹ m_k where one covariance serves all components: E[x0 | x_t, k] without the part that x_t adds to
+    /// all of them.
+    fn pulled_means(&self, level: &Level) -> Option<Vec<f64>> {
+        let (spectrum, at) = (&self.spectra[0], &level.spectra[0]);
+        let each = (0..self.components()).map(|k| spectrum.pull(at, &self.mixture().mean_of(k)));
+        (self.spectra.len() == 1).then(|| each.flatten().collect())
+    }
+
+    /// E[x0 | x_t, k].
+    fn conditional_means(&self, level: &Level, seen: &Seen, x: &[f64]) -> Vec<f64> {
+        let mut means = Vec::with_capacity(self.components() * x.len());
+        for k in 0..self.components() {
+            let step = self.spectra[self.group(k)].vector(self.step_of(level, seen, k));
+            means.extend(x.iter().zip(&step).map(|(x, s)| x + s));
+        }
+        means
+    }
+
+    /// Whether Cov[x0 | x_t] is a multiple of the identity plus few directions.
+    fn is_low_rank(&self) -> bool {
+        self.spectra.iter().all(Spectrum::is_scalar)
+    }
+
+    /// a and F of Cov = aI + FᵀF where all components are scalar: one direction for every component that matters, or
+    /// one for every dimension of the means' plane if these are fewer.
+    fn low_rank(&self, level: &Level, seen: &Seen) -> (f64, Vec<f64>) {
+        let weights: Vec<f64> = seen.log_weights.iter().map(|w| w.exp()).collect();
+        let variance = |k: usize| level.spectra[self.group(k)].variance[0];
+        let diagonal: f64 = weights.iter().enumerate().map(|(k, w)| w * variance(k)).sum();
+        if let Some(plane) = &self.plane {
+            let pull = level.spectra[0].pull[0];
+            let alive = weights.iter().filter(|w| **w > 1e-18).count();
+            if plane.rank() < alive {
+                let mut factor = plane.factor(&seen.log_weights, NEGLIGIBLE * diagonal / (pull * pull));
+                factor.iter_mut().for_each(|f| *f *= pull);
+                return (diagonal, factor);
+            }
+        }
+        let mut factor = Vec::new();
+        for (k, weight) in weights.iter().enumerate() {
+            if *weight == 0.0 {
+                continue;
+            }
+            let deviation = self.deviation(level, seen, k);
+            if !negligible(*weight, dot(&deviation, &deviation), diagonal) {
+                factor.extend(deviation.iter().map(|r| weight.sqrt() * r));
+            }
+        }
+        (diagonal, factor)
+    }
+
     /// tr(Cov)/d: the trace is the same in all coordinates.
     fn mean_variance(&self, level: &Level, seen: &Seen) -> f64 {
+        let d = self.dim() as f64;
+        if self.is_low_rank() {
+            let (diagonal, factor) = self.low_rank(level, seen);
+            return diagonal + dot(&factor, &factor) / d;
+        }
         let mut trace = 0.0;
         for (k, weight) in seen.log_weights.iter().map(|w| w.exp()).enumerate() {
             if weight != 0.0 {
@@ -93,10 +150,17 @@ impl GaussianMixture {
                 trace += weight * (within + dot(&deviation, &deviation));
             }
         }
-        trace / self.dim() as f64
+        trace / d
     }
 
     fn variances(&self, level: &Level, seen: &Seen, within: &[Vec<f64>], out: &mut [f64]) {
+        if self.is_low_rank() {
+            let (diagonal, factor) = self.low_rank(level, seen);
+            out.fill(diagonal);
+            let rows = factor.chunks(out.len());
+            rows.for_each(|f| out.iter_mut().zip(f).for_each(|(o, f)| *o += f * f));
+            return;
+        }
         for (k, weight) in seen.log_weights.iter().map(|w| w.exp()).enumerate() {
             if weight != 0.0 {
                 let deviation = self.deviation(level, seen, k);
@@ -104,21 +168,6 @@ impl GaussianMixture {
                 out.iter_mut().zip(parts).for_each(|(o, (v, r))| *o += weight * (v + r * r));
             }
         }
-    }
-
-    /// All components scalar: a · I plus one direction per component that matters.
-    fn low_rank(&self, level: &Level, seen: &Seen) -> RowCovariance {
-        let weights: Vec<f64> = seen.log_weights.iter().map(|w| w.exp()).collect();
-        let variance = |k: usize| level.spectra[self.group(k)].variance[0];
-        let diagonal: f64 = weights.iter().enumerate().map(|(k, w)| w * variance(k)).sum();
-        let mut factor = Vec::new();
-        for (k, weight) in weights.iter().enumerate() {
-            let deviation = self.deviation(level, seen, k);
-            if !negligible(*weight, dot(&deviation, &deviation), diagonal) {
-                factor.extend(deviation.iter().map(|r| weight.sqrt() * r));
-            }
-        }
-        RowCovariance::LowRank { diagonal, factor }
     }
 
     fn full(&self, level: &Level, seen: &Seen, within: &[Mat<f64>]) -> Result<RowCovariance> {
@@ -168,8 +217,12 @@ impl DenoiserCovariance for GaussianMixture {
                 })?))
             }
             CovarianceKind::Full if self.components() == 1 => self.gaussian_covariance(x, &levels, sigma),
-            CovarianceKind::Full if self.spectra.iter().all(crate::spectrum::Spectrum::is_scalar) => {
-                Ok(Covariance::Dense(self.over_rows(x, &levels, |_, l, s, _| Ok(self.low_rank(l, s)))?))
+            CovarianceKind::Full if self.is_low_rank() => {
+                let rows = self.over_rows(x, &levels, |_, level, seen, _| {
+                    let (diagonal, factor) = self.low_rank(level, seen);
+                    Ok(RowCovariance::LowRank { diagonal, factor })
+                })?;
+                Ok(Covariance::Dense(rows))
             }
             CovarianceKind::Full => {
                 let dense = |level: &Level| -> Result<Vec<Mat<f64>>> {
@@ -199,17 +252,18 @@ impl ExactConditional for GaussianMixture {
             return Ok(Approx::Gaussian { start: mean.clone(), mean, covariance });
         }
         let within = self.within_rows(&levels, sigma, x.dims()[0])?;
+        let shared = match sigma {
+            Sigma::Same(_) if x.dims()[0] > 0 => self.pulled_means(&levels.row(0)).map(Arc::new),
+            _ => None,
+        };
         let rows = self.over_rows(x, &levels, |row, level, seen, x| {
-            let mut means = Vec::with_capacity(self.components() * x.len());
-            for k in 0..self.components() {
-                let step = self.spectra[self.group(k)].vector(self.step_of(level, seen, k));
-                means.extend(x.iter().zip(&step).map(|(x, s)| x + s));
-            }
-            Ok(Mixture {
-                log_weights: seen.log_weights.clone(),
-                means,
-                covariances: Arc::clone(&within[row]),
-            })
+            let own = || self.pulled_means(level).map(Arc::new);
+            let (means, shift) = match shared.clone().or_else(own) {
+                Some(means) => (means, Some(minus(x, &self.spectra[0].pull(&level.spectra[0], x)))),
+                None => (Arc::new(self.conditional_means(level, seen, x)), None),
+            };
+            let (log_weights, covariances) = (seen.log_weights.clone(), Arc::clone(&within[row]));
+            Ok(Mixture { log_weights, means, shift, covariances })
         })?;
         Ok(Approx::Mixture { rows, shape: self.shape().to_vec() })
     }

@@ -89,6 +89,12 @@ impl Spectrum {
         }
     }
 
+    /// σ²(C + σ²I)⁻¹ v.
+    pub(crate) fn pull(&self, level: &AtLevel, v: &[f64]) -> Vec<f64> {
+        let pulled = self.coordinates(v).iter().zip(&level.pull).map(|(v, p)| v * p).collect();
+        self.vector(pulled)
+    }
+
     /// The covariance of x0 within this component, given x_t.
     pub(crate) fn conditional(&self, level: &AtLevel) -> Result<RowCovariance> {
         match &self.basis {
