@@ -1,0 +1,362 @@
+//! Blur by any kernel, one for all rows or one per row, with reflected or periodic borders, by whichever way is fastest.
+
+mod fourier;
+mod kernel;
+mod motion;
+mod padded;
+mod sparse;
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::real::map_rows;
+use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use rayon::prelude::*;
+
+pub use kernel::{Border, Kernel, gaussian_kernel};
+pub use motion::motion_kernel;
+
+use crate::fft::{Plans, fast_length};
+use crate::kronecker::Kronecker;
+use crate::num::Num;
+use crate::rows::{PerRow, check_batch, each_plane, image_shape, linear_is_differentiable};
+use crate::taps::Separable;
+use fourier::Fourier;
+use kernel::line_taps;
+use padded::Padding;
+use sparse::Sparse;
+
+/// How a kernel is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// One pass along each axis; the kernel is an outer product.
+    Separable,
+    /// One multiply-add per element of the kernel that is not zero.
+    Sparse,
+    /// A product of spectra.
+    Fourier,
+}
+
+/// Blur of `[channels, height, width]` images; the measurement has the image's shape.
+#[derive(Debug)]
+pub struct Blur {
+    name: &'static str,
+    shape: Vec<usize>,
+    modes: Vec<usize>,
+    kernels: PerRow<OneBlur>,
+    singular: Vec<Vec<f64>>,
+}
+
+/// One kernel, ready to be applied.
+#[derive(Debug)]
+struct OneBlur {
+    way: Way,
+    modes: Option<Modes>,
+    singular: Vec<f64>,
+    /// The blur as if it were periodic: the exact one with a circular border, else an approximation.
+    periodic: Fourier,
+    norm_squared: f64,
+}
+
+#[derive(Debug)]
+enum Way {
+    Separable(Box<Separable>),
+    Sparse(Sparse),
+    Fourier(Fourier),
+}
+
+#[derive(Debug)]
+enum Modes {
+    Kronecker(Box<Kronecker>),
+    Hartley,
+}
+
+impl Blur {
+    /// With one kernel for all rows, or one per row, each applied in the way that the cost model finds fastest.
+    pub fn new(shape: &[usize], kernels: &[Kernel], border: Border) -> Result<Self> {
+        Self::build("blur", shape, kernels, border, None)
+    }
+
+    /// With a given way of application; a kernel that is no outer product cannot be applied separably.
+    pub fn with_strategy(
+        shape: &[usize],
+        kernels: &[Kernel],
+        border: Border,
+        strategy: Strategy,
+    ) -> Result<Self> {
+        Self::build("blur", shape, kernels, border, Some(strategy))
+    }
+
+    pub(crate) fn build(
+        name: &'static str,
+        shape: &[usize],
+        kernels: &[Kernel],
+        border: Border,
+        strategy: Option<Strategy>,
+    ) -> Result<Self> {
+        let (_, h, w) = image_shape(name, shape)?;
+        if kernels.is_empty() {
+            return Err(Error::invalid("blur kernels", "one, or one per row", "none"));
+        }
+        let plans = Plans::new(h, w);
+        let one = |kernel: &Kernel| OneBlur::new(kernel, border, shape, &plans, strategy);
+        let kernels = kernels.par_iter().map(one).collect::<Result<Vec<_>>>()?;
+        Ok(Self::from_parts(name, shape.to_vec(), PerRow::new(kernels)))
+    }
+
+    fn from_parts(name: &'static str, shape: Vec<usize>, kernels: PerRow<OneBlur>) -> Self {
+        let modes = vec![shape.iter().product()];
+        let singular = if kernels.iter().all(|k| k.modes.is_some()) {
+            kernels.iter().map(|k| k.singular.clone()).collect()
+        } else {
+            Vec::new()
+        };
+        Self { name, shape, modes, kernels, singular }
+    }
+
+    /// How the kernel of a row is applied.
+    #[must_use]
+    pub fn strategy(&self, row: usize) -> Strategy {
+        match self.kernels.get(row).way {
+            Way::Separable(_) => Strategy::Separable,
+            Way::Sparse(_) => Strategy::Sparse,
+            Way::Fourier(_) => Strategy::Fourier,
+        }
+    }
+
+    fn pixels(&self) -> usize {
+        self.shape[1] * self.shape[2]
+    }
+
+    fn map(
+        &self,
+        x: &Tensor,
+        input: &[usize],
+        output: &[usize],
+        plane: impl OnPlane + Sync,
+    ) -> Result<Tensor> {
+        check_batch(self.name, x, input, self.kernels.rows())?;
+        let n = self.pixels();
+        with_real!(x.dtype(), T => map_rows::<T>(self.name, x, input, output, |row, x, out| {
+            let blur = self.kernels.get(row);
+            each_plane(x, n, out, n, |_, x, out| plane.run(blur, x, out));
+        }))
+    }
+}
+
+/// A transform of one plane; a trait because a closure cannot be generic over the number type.
+trait OnPlane {
+    fn run<T: Num>(&self, blur: &OneBlur, x: &[T], out: &mut [T]);
+}
+
+macro_rules! on_plane {
+    ($name:ident, |$blur:ident, $x:ident, $out:ident| $body:expr) => {
+        struct $name;
+        impl OnPlane for $name {
+            fn run<T: Num>(&self, $blur: &OneBlur, $x: &[T], $out: &mut [T]) {
+                $body
+            }
+        }
+    };
+}
+
+on_plane!(Apply, |blur, x, out| match &blur.way {
+    Way::Separable(way) => way.apply(x, out),
+    Way::Sparse(way) => way.apply(x, out),
+    Way::Fourier(way) => way.apply(x, out),
+});
+on_plane!(Adjoint, |blur, x, out| match &blur.way {
+    Way::Separable(way) => way.adjoint(x, out),
+    Way::Sparse(way) => way.adjoint(x, out),
+    Way::Fourier(way) => way.adjoint(x, out),
+});
+on_plane!(VT, |blur, x, out| match &blur.modes {
+    Some(Modes::Kronecker(modes)) => modes.v_t(x, out),
+    _ => blur.periodic.hartley(x, out),
+});
+on_plane!(V, |blur, x, out| match &blur.modes {
+    Some(Modes::Kronecker(modes)) => modes.v(x, out),
+    _ => blur.periodic.hartley(x, out),
+});
+on_plane!(UT, |blur, x, out| match &blur.modes {
+    Some(Modes::Kronecker(modes)) => modes.u_t(x, out),
+    _ => {
+        blur.periodic.hartley(x, out);
+        blur.periodic.rotate(-1.0, out);
+    }
+});
+on_plane!(U, |blur, x, out| match &blur.modes {
+    Some(Modes::Kronecker(modes)) => modes.u(x, out),
+    _ => {
+        let mut turned = x.to_vec();
+        blur.periodic.rotate(1.0, &mut turned);
+        blur.periodic.hartley(&turned, out);
+    }
+});
+
+struct SpectralMap<'a>(&'a (dyn Fn(f64) -> f64 + Sync));
+
+impl OnPlane for SpectralMap<'_> {
+    fn run<T: Num>(&self, blur: &OneBlur, x: &[T], out: &mut [T]) {
+        blur.periodic.spectral_map(self.0, x, out);
+    }
+}
+
+impl OneBlur {
+    fn new(
+        kernel: &Kernel,
+        border: Border,
+        shape: &[usize],
+        plans: &Arc<Plans>,
+        strategy: Option<Strategy>,
+    ) -> Result<Self> {
+        let [c, h, w] = *shape else { unreachable!("checked by the caller") };
+        kernel.check_fits(border, h, w)?;
+        let separable = kernel.factors()?.map(|(column, row)| {
+            Separable::new(
+                line_taps(&column, kernel.above, border, h),
+                line_taps(&row, kernel.left, border, w),
+            )
+        });
+        let periodic = Fourier::periodic(kernel, Arc::clone(plans), h, w);
+        let modes = match (&separable, border) {
+            (_, Border::Circular) => Some(Modes::Hartley),
+            (Some(map), Border::Reflect) => Some(Modes::Kronecker(Box::new(Kronecker::new(map)?))),
+            (None, Border::Reflect) => None,
+        };
+        let (singular, norm_squared) = match &modes {
+            Some(Modes::Hartley) => (periodic.singular().repeat(c), periodic.largest_squared()),
+            Some(Modes::Kronecker(modes)) => (modes.singular(c), modes.largest().powi(2)),
+            None => (Vec::new(), norm_bound(kernel, border, h, w)),
+        };
+        let strategy = strategy.unwrap_or_else(|| cheapest(kernel, separable.is_some(), border, h, w));
+        let way = match (strategy, separable) {
+            (Strategy::Separable, Some(map)) => Way::Separable(Box::new(map)),
+            (Strategy::Separable, None) => {
+                return Err(Error::invalid("blur strategy", "one that fits the kernel", "separable"));
+            }
+            (Strategy::Sparse, _) => Way::Sparse(Sparse::new(kernel, border, h, w)),
+            (Strategy::Fourier, _) => Way::Fourier(Fourier::new(kernel, border, h, w)),
+        };
+        Ok(Self { way, modes, singular, periodic, norm_squared })
+    }
+}
+
+/// The way of least cost, in multiply-adds of the sparse way.
+fn cheapest(kernel: &Kernel, separable: bool, border: Border, h: usize, w: usize) -> Strategy {
+    let pixels = (h * w) as f64;
+    let padded = match border {
+        Border::Circular => (h * w) as f64,
+        Border::Reflect => (fast_length(h + kernel.height - 1) * fast_length(w + kernel.width - 1)) as f64,
+    };
+    // Transposes cost about as much as 24 multiply-adds a pixel, a butterfly stage of two transforms about as much as 12.
+    let costs = [
+        (Strategy::Sparse, pixels * kernel.taps().len() as f64),
+        (Strategy::Fourier, padded * (12.0 * padded.log2() + 24.0)),
+        (Strategy::Separable, pixels * (kernel.height + kernel.width + 24) as f64),
+    ];
+    let allowed = costs.iter().filter(|(way, _)| separable || *way != Strategy::Separable);
+    allowed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(Strategy::Fourier, |(way, _)| *way)
+}
+
+/// The smaller of two bounds of ‖A‖²: ‖A‖₁ ‖A‖∞, which is tight for kernels of one sign, and the norm of the periodic
+/// convolution on the padded plane times that of padding.
+fn norm_bound(kernel: &Kernel, border: Border, h: usize, w: usize) -> f64 {
+    let absolute = Kernel { values: kernel.values.iter().map(|v| v.abs()).collect(), ..kernel.clone() };
+    let blur = Sparse::new(&absolute, border, h, w);
+    let ones = vec![1.0f64; h * w];
+    let mut out = vec![0.0; h * w];
+    let mut largest = |adjoint: bool| {
+        if adjoint {
+            blur.adjoint(&ones, &mut out);
+        } else {
+            blur.apply(&ones, &mut out);
+        }
+        out.iter().copied().fold(0.0, f64::max)
+    };
+    let rows_and_columns = largest(false) * largest(true);
+    let padding = Padding::new(kernel, border, h, w).multiplicity() as f64;
+    let periodic = Fourier::new(kernel, border, h, w).largest_squared() * padding;
+    rows_and_columns.min(periodic)
+}
+
+impl Operator for Blur {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        self.map(x, &self.shape, &self.shape, Apply)
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.kernels.rows()
+    }
+
+    fn select(self: Arc<Self>, rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        if self.kernels.rows().is_none() {
+            return Ok(self);
+        }
+        let kernels = self.kernels.select(rows)?;
+        Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels)))
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+
+    fn as_linear(&self) -> Option<&dyn Linear> {
+        Some(self)
+    }
+
+    fn as_spectral(&self) -> Option<&dyn Spectral> {
+        (!self.singular.is_empty()).then_some(self)
+    }
+}
+
+linear_is_differentiable!(Blur);
+
+impl Linear for Blur {
+    fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
+        self.map(r, &self.shape, &self.shape, Adjoint)
+    }
+
+    fn norm_squared(&self) -> f64 {
+        self.kernels.iter().map(|k| k.norm_squared).fold(0.0, f64::max)
+    }
+
+    /// As if the border were periodic: exact for a circular one.
+    fn approx_spectral_map(&self, f: &(dyn Fn(f64) -> f64 + Sync), v: &Tensor) -> Option<Result<Tensor>> {
+        Some(self.map(v, &self.shape, &self.shape, SpectralMap(f)))
+    }
+}
+
+impl Spectral for Blur {
+    fn singular(&self) -> &[Vec<f64>] {
+        &self.singular
+    }
+
+    fn v_t(&self, x: &Tensor) -> Result<Tensor> {
+        self.map(x, &self.shape, &self.modes, VT)
+    }
+
+    fn v(&self, c: &Tensor) -> Result<Tensor> {
+        self.map(c, &self.modes, &self.shape, V)
+    }
+
+    fn u_t(&self, y: &Tensor) -> Result<Tensor> {
+        self.map(y, &self.shape, &self.modes, UT)
+    }
+
+    fn u(&self, c: &Tensor) -> Result<Tensor> {
+        self.map(c, &self.modes, &self.shape, U)
+    }
+}

@@ -1,0 +1,177 @@
+//! Blur by Fourier transforms: on a padded plane for any border, and on the plane itself where it is periodic, which also
+//! gives the periodic blur its singular value decomposition.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use realfft::num_complex::Complex;
+
+use super::padded::Padding;
+use super::{Border, Kernel};
+use crate::fft::{Plans, fast_length};
+use crate::num::{Num, Spectrum};
+
+/// A kernel's spectrum and the padding that makes a periodic convolution the one that is wanted.
+#[derive(Clone, Debug)]
+pub(crate) struct Fourier {
+    padding: Padding,
+    plans: Arc<Plans>,
+    /// Half spectrum of the correlation, transposed as [`crate::fft::Fft2`] keeps it, divided by the number of values.
+    symbol: Spectrum,
+}
+
+impl Fourier {
+    /// With reflect padding on a plane large enough that nothing wraps; without any where the border is circular.
+    pub fn new(kernel: &Kernel, border: Border, height: usize, width: usize) -> Self {
+        match border {
+            Border::Circular => Self::periodic(kernel, Plans::new(height, width), height, width),
+            Border::Reflect => {
+                let padding = Padding::new(kernel, border, height, width);
+                let plans = Plans::new(fast_length(padding.rows.len()), fast_length(padding.columns.len()));
+                let symbol = symbol(kernel, &plans, (0, 0));
+                Self { padding, plans, symbol }
+            }
+        }
+    }
+
+    /// The periodic blur on the image's own grid.
+    pub fn periodic(kernel: &Kernel, plans: Arc<Plans>, height: usize, width: usize) -> Self {
+        let symbol = symbol(kernel, &plans, (kernel.above, kernel.left));
+        Self { padding: Padding::none(height, width), plans, symbol }
+    }
+
+    pub fn apply<T: Num>(&self, x: &[T], out: &mut [T]) {
+        let fft = T::fft(&self.plans);
+        let columns = self.padding.columns.len();
+        let mut spectrum = fft.forward(0..self.padding.rows.len(), |p, row| {
+            self.padding.fill(x, p, row);
+            row[columns..].fill(T::default());
+        });
+        multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k);
+        let width = self.padding.width;
+        fft.inverse(&mut spectrum, self.padding.height, out, |_, row, out| {
+            out.copy_from_slice(&row[..width]);
+        });
+    }
+
+    pub fn adjoint<T: Num>(&self, r: &[T], out: &mut [T]) {
+        let fft = T::fft(&self.plans);
+        let (height, width) = (self.padding.height, self.padding.width);
+        let mut spectrum = fft.forward(0..height, |i, row| {
+            row[..width].copy_from_slice(&r[i * width..(i + 1) * width]);
+            row[width..].fill(T::default());
+        });
+        multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k.conj());
+        let (rows, columns) = (self.padding.rows.len(), self.padding.columns.len());
+        let mut spread = vec![T::default(); rows * columns];
+        fft.inverse(&mut spectrum, rows, &mut spread, |_, row, out| out.copy_from_slice(&row[..columns]));
+        self.padding.fold(&spread, columns, out);
+    }
+
+    /// The largest squared magnitude of the symbol: the squared norm of the periodic convolution.
+    pub fn largest_squared(&self) -> f64 {
+        let n = self.values();
+        self.symbol.wide().iter().map(|k| (k * n).norm_sqr()).fold(0.0, f64::max)
+    }
+
+    fn values(&self) -> f64 {
+        let fft = self.plans.double();
+        (fft.height * fft.width) as f64
+    }
+
+    /// f(λ) at every eigenvalue λ = |k|² of the periodic AᵀA, applied to one plane.
+    pub fn spectral_map<T: Num>(&self, f: &(dyn Fn(f64) -> f64 + Sync), x: &[T], out: &mut [T]) {
+        let fft = T::fft(&self.plans);
+        let (n, width) = (self.values(), fft.width);
+        let mut spectrum =
+            fft.forward(0..fft.height, |i, row| row.copy_from_slice(&x[i * width..(i + 1) * width]));
+        spectrum.par_iter_mut().with_min_len(1024).zip(self.symbol.wide()).for_each(|(z, k)| {
+            let factor = T::of(f((k * n).norm_sqr()) / n);
+            *z = Complex::new(z.re * factor, z.im * factor);
+        });
+        fft.inverse(&mut spectrum, fft.height, out, |_, row, out| out.copy_from_slice(row));
+    }
+
+    /// Magnitudes of the symbol over the whole grid: the singular values, in the order of [`Fourier::hartley`].
+    pub fn singular(&self) -> Vec<f64> {
+        let (h, w, n) = (self.padding.height, self.padding.width, self.values());
+        (0..h * w).map(|i| self.symbol_at(i / w, i % w).norm() * n).collect()
+    }
+
+    /// The symbol at a frequency of the whole grid.
+    fn symbol_at(&self, ky: usize, kx: usize) -> Complex<f64> {
+        let (h, w) = (self.padding.height, self.padding.width);
+        let symbol = self.symbol.wide();
+        if kx <= w / 2 { symbol[kx * h + ky] } else { symbol[(w - kx) * h + (h - ky) % h].conj() }
+    }
+
+    /// The orthonormal Hartley transform, Re - Im of the Fourier transform: real, symmetric, its own inverse.
+    pub fn hartley<T: Num>(&self, x: &[T], out: &mut [T]) {
+        let fft = T::fft(&self.plans);
+        let (h, w) = (fft.height, fft.width);
+        let scale = T::of(1.0 / self.values().sqrt());
+        let spectrum = fft.forward(0..h, |i, row| row.copy_from_slice(&x[i * w..(i + 1) * w]));
+        out.par_chunks_mut(w).enumerate().for_each(|(ky, out)| {
+            let minus = (h - ky) % h;
+            for (kx, out) in out.iter_mut().enumerate() {
+                *out = if kx <= w / 2 {
+                    let z = spectrum[kx * h + ky];
+                    scale * (z.re - z.im)
+                } else {
+                    let z = spectrum[(w - kx) * h + minus];
+                    scale * (z.re + z.im)
+                };
+            }
+        });
+    }
+
+    /// Turns Hartley coefficients by the symbol's phase, `sign` = 1 from V's modes to U's, -1 back: frequency k mixes with
+    /// -k only, as a rotation.
+    pub fn rotate<T: Num>(&self, sign: f64, c: &mut [T]) {
+        let (h, w) = (self.padding.height, self.padding.width);
+        for ky in 0..h {
+            for kx in 0..w {
+                let (i, j) = (ky * w + kx, (h - ky) % h * w + (w - kx) % w);
+                if j < i {
+                    continue;
+                }
+                let k = self.symbol_at(ky, kx);
+                if j == i {
+                    // Its own conjugate, so real; a negative value is a positive singular value and a sign.
+                    c[i] = if k.re < 0.0 { -c[i] } else { c[i] };
+                    continue;
+                }
+                let length = k.norm();
+                if length == 0.0 {
+                    continue;
+                }
+                let (cos, sin) = (T::of(k.re / length), T::of(sign * k.im / length));
+                (c[i], c[j]) = (cos * c[i] - sin * c[j], cos * c[j] + sin * c[i]);
+            }
+        }
+    }
+}
+
+fn multiply<T: Num>(
+    z: &mut [Complex<T>],
+    by: &[Complex<T>],
+    product: impl Fn(Complex<T>, Complex<T>) -> Complex<T> + Sync,
+) {
+    z.par_iter_mut().with_min_len(1024).zip(by).for_each(|(z, &k)| *z = product(*z, k));
+}
+
+/// The spectrum that turns x into Σ k[a, b] x[i + a - above, j + b - left], divided by the number of values.
+fn symbol(kernel: &Kernel, plans: &Plans, (above, left): (usize, usize)) -> Spectrum {
+    let fft = plans.double();
+    let (h, w) = (fft.height, fft.width);
+    let mut plane = vec![0.0; h * w];
+    for (a, b, weight) in kernel.taps() {
+        let place = |k: usize, center: usize, n: usize| {
+            (k as isize - center as isize).rem_euclid(n as isize) as usize
+        };
+        plane[place(a, above, h) * w + place(b, left, w)] += weight;
+    }
+    let spectrum = fft.forward(0..h, |i, row| row.copy_from_slice(&plane[i * w..(i + 1) * w]));
+    // A correlation multiplies by the conjugate.
+    Spectrum::new(spectrum.into_iter().map(|z| z.conj() / (h * w) as f64).collect())
+}

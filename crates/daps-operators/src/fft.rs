@@ -1,0 +1,191 @@
+//! Two-dimensional Fourier transforms of real planes: planned once per operator, parallel over rows and columns.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use num_traits::Zero;
+use rayon::prelude::*;
+use realfft::num_complex::Complex;
+use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
+use rustfft::{Fft, FftNum, FftPlanner};
+
+/// Rows or columns that one task transforms; fixed, though any number gives the same bits.
+const LINES: usize = 16;
+
+/// The transforms of one plane size in both number types, each planned when first used.
+#[derive(Debug)]
+pub(crate) struct Plans {
+    height: usize,
+    width: usize,
+    single: OnceLock<Fft2<f32>>,
+    double: OnceLock<Fft2<f64>>,
+}
+
+impl Plans {
+    pub fn new(height: usize, width: usize) -> Arc<Self> {
+        Arc::new(Self { height, width, single: OnceLock::new(), double: OnceLock::new() })
+    }
+
+    pub fn single(&self) -> &Fft2<f32> {
+        self.single.get_or_init(|| Fft2::new(self.height, self.width))
+    }
+
+    pub fn double(&self) -> &Fft2<f64> {
+        self.double.get_or_init(|| Fft2::new(self.height, self.width))
+    }
+}
+
+/// Unnormalised transforms of `height x width` planes. The half spectrum of a real plane is kept transposed,
+/// `[width / 2 + 1][height]`, so that the second pass runs over contiguous lines.
+pub(crate) struct Fft2<T: FftNum> {
+    pub height: usize,
+    pub width: usize,
+    pub half: usize,
+    real_forward: Arc<dyn RealToComplex<T>>,
+    real_inverse: Arc<dyn ComplexToReal<T>>,
+    /// Complex transforms along a row, for planes that are complex to begin with.
+    pub row_forward: Arc<dyn Fft<T>>,
+    pub row_inverse: Arc<dyn Fft<T>>,
+    /// Complex transforms along a column.
+    pub column_forward: Arc<dyn Fft<T>>,
+    pub column_inverse: Arc<dyn Fft<T>>,
+}
+
+impl<T: FftNum> std::fmt::Debug for Fft2<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Fft2({} x {})", self.height, self.width)
+    }
+}
+
+impl<T: FftNum> Fft2<T> {
+    fn new(height: usize, width: usize) -> Self {
+        let (mut real, mut complex) = (RealFftPlanner::new(), FftPlanner::new());
+        Self {
+            height,
+            width,
+            half: width / 2 + 1,
+            real_forward: real.plan_fft_forward(width),
+            real_inverse: real.plan_fft_inverse(width),
+            row_forward: complex.plan_fft_forward(width),
+            row_inverse: complex.plan_fft_inverse(width),
+            column_forward: complex.plan_fft_forward(height),
+            column_inverse: complex.plan_fft_inverse(height),
+        }
+    }
+
+    /// The half spectrum of a plane whose rows outside `live` are zero; `fill(row, buffer)` writes a live row.
+    pub fn forward(&self, live: Range<usize>, fill: impl Fn(usize, &mut [T]) + Sync) -> Vec<Complex<T>> {
+        let mut rows = vec![Complex::zero(); live.len() * self.half];
+        rows.par_chunks_mut(LINES * self.half).enumerate().for_each(|(block, rows)| {
+            let mut input = vec![T::zero(); self.width];
+            let mut scratch = self.real_forward.make_scratch_vec();
+            for (i, row) in rows.chunks_mut(self.half).enumerate() {
+                fill(live.start + block * LINES + i, &mut input);
+                let done = self.real_forward.process_with_scratch(&mut input, row, &mut scratch);
+                debug_assert!(done.is_ok(), "buffers have the planned lengths");
+            }
+        });
+        let mut spectrum = vec![Complex::zero(); self.half * self.height];
+        spectrum.par_chunks_mut(LINES * self.height).enumerate().for_each(|(block, columns)| {
+            let first = block * LINES;
+            let count = columns.len() / self.height;
+            for (i, row) in rows.chunks(self.half).enumerate() {
+                for (c, &v) in row[first..first + count].iter().enumerate() {
+                    columns[c * self.height + live.start + i] = v;
+                }
+            }
+            self.column_forward.process(columns);
+        });
+        spectrum
+    }
+
+    /// The real plane of a half spectrum, which is used up; `put(row, values)` takes each row in `live`.
+    pub fn inverse(
+        &self,
+        spectrum: &mut [Complex<T>],
+        live: usize,
+        out: &mut [T],
+        put: impl Fn(usize, &[T], &mut [T]) + Sync,
+    ) {
+        spectrum.par_chunks_mut(LINES * self.height).for_each(|columns| self.column_inverse.process(columns));
+        let spectrum = &*spectrum;
+        let each = out.len() / live.max(1);
+        out.par_chunks_mut((LINES * each).max(1)).enumerate().for_each(|(block, out)| {
+            let first = block * LINES;
+            let count = out.len() / each;
+            let mut lines = vec![Complex::zero(); count * self.half];
+            for (c, column) in spectrum.chunks(self.height).enumerate() {
+                for (i, &v) in column[first..first + count].iter().enumerate() {
+                    lines[i * self.half + c] = v;
+                }
+            }
+            let mut row = vec![T::zero(); self.width];
+            let mut scratch = self.real_inverse.make_scratch_vec();
+            for (i, (line, out)) in lines.chunks_mut(self.half).zip(out.chunks_mut(each)).enumerate() {
+                // A real plane has a real first (and, for even widths, last) column here; rounding leaves a trace.
+                line[0].im = T::zero();
+                if self.width.is_multiple_of(2) {
+                    line[self.half - 1].im = T::zero();
+                }
+                let done = self.real_inverse.process_with_scratch(line, &mut row, &mut scratch);
+                debug_assert!(done.is_ok(), "buffers have the planned lengths");
+                put(first + i, &row, out);
+            }
+        });
+    }
+}
+
+/// The smallest even length of at least `n` whose only prime factors are 2, 3 and 5, where transforms are fast.
+pub(crate) fn fast_length(n: usize) -> usize {
+    let smooth = |mut m: usize| {
+        for p in [2, 3, 5] {
+            while m.is_multiple_of(p) {
+                m /= p;
+            }
+        }
+        m == 1
+    };
+    (n.max(2)..).find(|&m| m.is_multiple_of(2) && smooth(m)).unwrap_or(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_and_back_is_the_number_of_values_times_the_plane() {
+        for (h, w) in [(1, 1), (5, 7), (8, 6), (40, 33)] {
+            let plane: Vec<f64> = (0..h * w).map(|i| ((i * i) as f64).sin()).collect();
+            let fft = Fft2::<f64>::new(h, w);
+            let mut spectrum = fft.forward(0..h, |i, row| row.copy_from_slice(&plane[i * w..(i + 1) * w]));
+            let mut back = vec![0.0; h * w];
+            fft.inverse(&mut spectrum, h, &mut back, |_, row, out| out.copy_from_slice(row));
+            for (a, b) in back.iter().zip(&plane) {
+                assert!((a / (h * w) as f64 - b).abs() < 1e-13, "{h}x{w}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_spectrum_is_the_sum_over_the_plane() {
+        let (h, w) = (4, 5);
+        let plane: Vec<f64> = (0..h * w).map(|i| (i as f64 * 0.7).cos()).collect();
+        let fft = Fft2::<f64>::new(h, w);
+        let spectrum = fft.forward(0..h, |i, row| row.copy_from_slice(&plane[i * w..(i + 1) * w]));
+        for kx in 0..fft.half {
+            for ky in 0..h {
+                let term = |i: usize| {
+                    let turn = (ky * (i / w)) as f64 / h as f64 + (kx * (i % w)) as f64 / w as f64;
+                    Complex::from_polar(plane[i], -std::f64::consts::TAU * turn)
+                };
+                let sum: Complex<f64> = (0..h * w).map(term).sum();
+                assert!((sum - spectrum[kx * h + ky]).norm() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn fast_lengths_are_even_and_smooth() {
+        assert_eq!([2, 17, 316, 384].map(fast_length), [2, 18, 320, 384]);
+    }
+}

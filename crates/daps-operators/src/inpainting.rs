@@ -1,0 +1,239 @@
+//! Inpainting: some pixels are seen, the others are not. The measurement has the image's shape; where nothing is seen it
+//! carries no information.
+
+use std::sync::{Arc, OnceLock};
+
+use candle_core::{DType, Device, Tensor};
+use daps_core::real::{BLOCK, Real, check_rows, map_rows};
+use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use rayon::prelude::*;
+
+use crate::rows::{
+    PerRow, below, check_batch, choose_distinct, image_shape, instance_stream, linear_is_differentiable,
+};
+
+/// A mask on `[channels, height, width]` images, one for all rows or one per row.
+#[derive(Debug)]
+pub struct Inpainting {
+    name: &'static str,
+    shape: Vec<usize>,
+    masks: PerRow<Vec<bool>>,
+    singular: OnceLock<Vec<Vec<f64>>>,
+}
+
+impl Inpainting {
+    /// From a mask `[1 or rows, 1 or channels, height, width]` of ones (seen) and zeros.
+    pub fn new(shape: &[usize], mask: &Tensor) -> Result<Self> {
+        Self::named("inpaint", shape, mask)
+    }
+
+    /// The same under another name of the registry.
+    pub(crate) fn named(name: &'static str, shape: &[usize], mask: &Tensor) -> Result<Self> {
+        let (c, h, w) = image_shape(name, shape)?;
+        match *mask.dims() {
+            [rows, channels, mh, mw]
+                if rows > 0 && (channels == 1 || channels == c) && (mh, mw) == (h, w) => {}
+            ref other => {
+                let expected = format!("shape [1 or rows, 1 or {c}, {h}, {w}]");
+                return Err(Error::invalid(format!("mask of {name}"), expected, format!("{other:?}")));
+            }
+        }
+        let values = daps_core::real::to_f64(mask)?;
+        if let Some(bad) = values.iter().find(|v| **v != 0.0 && **v != 1.0) {
+            return Err(Error::invalid(format!("mask of {name}"), "only zeros and ones", bad));
+        }
+        let rows = mask.dims()[0];
+        let masks = values.chunks(values.len() / rows).map(|m| m.iter().map(|v| *v == 1.0).collect());
+        Ok(Self {
+            name,
+            shape: shape.to_vec(),
+            masks: PerRow::new(masks.collect()),
+            singular: OnceLock::new(),
+        })
+    }
+
+    fn masked(&self, x: &Tensor) -> Result<Tensor> {
+        check_batch(self.name, x, &self.shape, self.masks.rows())?;
+        with_real!(x.dtype(), T => map_rows::<T>(self.name, x, &self.shape, &self.shape, |row, x, out| {
+            keep(self.masks.get(row), x, out);
+        }))
+    }
+
+    fn modes(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Copies what the mask keeps; a mask of one channel serves all. `out` is zero before.
+fn keep<T: Real>(mask: &[bool], x: &[T], out: &mut [T]) {
+    for (x, out) in x.chunks(mask.len()).zip(out.chunks_mut(mask.len())) {
+        out.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).zip(mask.par_chunks(BLOCK)).for_each(
+            |((out, x), mask)| {
+                for ((out, &x), &kept) in out.iter_mut().zip(x).zip(mask) {
+                    *out = if kept { x } else { T::default() };
+                }
+            },
+        );
+    }
+}
+
+/// A mask `[1, 1, height, width]` that hides a square of side `size` at a random place at least `margin` from the border.
+pub fn box_mask(height: usize, width: usize, size: usize, margin: usize, seed: u64) -> Result<Tensor> {
+    let side = height.min(width);
+    if size == 0 || size + 2 * margin > side {
+        let expected = format!("a positive size that with twice the margin {margin} fits the side {side}");
+        return Err(Error::invalid("inpaint_box size", expected, size));
+    }
+    let mut rng = instance_stream(seed, 0, 0);
+    let top = margin + below(&mut rng, height - size - 2 * margin + 1);
+    let left = margin + below(&mut rng, width - size - 2 * margin + 1);
+    let hidden = |i: usize, j: usize| (top..top + size).contains(&i) && (left..left + size).contains(&j);
+    let kept: Vec<u8> = (0..height * width).map(|p| u8::from(!hidden(p / width, p % width))).collect();
+    Ok(Tensor::from_vec(kept, (1, 1, height, width), &Device::Cpu)?)
+}
+
+/// A mask `[1, 1, height, width]` that hides the given fraction of the pixels.
+pub fn random_mask(height: usize, width: usize, fraction: f64, seed: u64) -> Result<Tensor> {
+    if !(0.0..=1.0).contains(&fraction) {
+        return Err(Error::invalid("inpaint_random fraction", "a number from 0 to 1", fraction));
+    }
+    let pixels = height * width;
+    let mut kept = vec![1u8; pixels];
+    let hidden = (fraction * pixels as f64) as usize;
+    for pixel in choose_distinct(&mut instance_stream(seed, 0, 1), pixels, hidden) {
+        kept[pixel] = 0;
+    }
+    Ok(Tensor::from_vec(kept, (1, 1, height, width), &Device::Cpu)?)
+}
+
+impl Operator for Inpainting {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        self.masked(x)
+    }
+
+    fn rows(&self) -> Option<usize> {
+        self.masks.rows()
+    }
+
+    fn select(self: Arc<Self>, rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        if self.masks.rows().is_none() {
+            return Ok(self);
+        }
+        let masks = self.masks.select(rows)?;
+        Ok(Arc::new(Self { name: self.name, shape: self.shape.clone(), masks, singular: OnceLock::new() }))
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+
+    fn as_linear(&self) -> Option<&dyn Linear> {
+        Some(self)
+    }
+
+    fn as_spectral(&self) -> Option<&dyn Spectral> {
+        Some(self)
+    }
+}
+
+linear_is_differentiable!(Inpainting);
+
+impl Linear for Inpainting {
+    fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
+        self.masked(r)
+    }
+
+    fn norm_squared(&self) -> f64 {
+        if self.masks.iter().any(|mask| mask.contains(&true)) { 1.0 } else { 0.0 }
+    }
+}
+
+/// U and V are the identity; a singular value is 1 where a pixel is seen and 0 elsewhere.
+impl Spectral for Inpainting {
+    fn singular(&self) -> &[Vec<f64>] {
+        self.singular.get_or_init(|| {
+            let row = |mask: &Vec<bool>| {
+                let one: Vec<f64> = mask.iter().map(|&kept| f64::from(u8::from(kept))).collect();
+                one.repeat(self.modes() / mask.len())
+            };
+            self.masks.iter().map(row).collect()
+        })
+    }
+
+    fn v_t(&self, x: &Tensor) -> Result<Tensor> {
+        let batch = check_batch(self.name, x, &self.shape, self.masks.rows())?;
+        check_float(x)?;
+        Ok(x.reshape((batch, self.modes()))?)
+    }
+
+    fn v(&self, c: &Tensor) -> Result<Tensor> {
+        let batch = check_rows(self.name, c, &[self.modes()])?;
+        check_float(c)?;
+        Ok(c.reshape(daps_core::real::batched(batch, &self.shape))?)
+    }
+
+    fn u_t(&self, y: &Tensor) -> Result<Tensor> {
+        self.v_t(y)
+    }
+
+    fn u(&self, c: &Tensor) -> Result<Tensor> {
+        self.v(c)
+    }
+}
+
+fn check_float(x: &Tensor) -> Result<()> {
+    match x.dtype() {
+        DType::F32 | DType::F64 => Ok(()),
+        other => Err(Error::invalid("tensor", "type f32 or f64", format!("{other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hidden(mask: &Tensor) -> usize {
+        daps_core::real::to_f64(mask).unwrap().iter().filter(|v| **v == 0.0).count()
+    }
+
+    #[test]
+    fn masks_hide_what_they_say() {
+        for seed in 0..20 {
+            let mask = box_mask(32, 48, 16, 4, seed).unwrap();
+            assert_eq!(hidden(&mask), 256);
+            let inner = mask.narrow(2, 4, 24).unwrap().narrow(3, 4, 40).unwrap();
+            assert_eq!(hidden(&inner), 256, "the margin stays free");
+            assert_eq!(hidden(&random_mask(32, 48, 0.7, seed).unwrap()), 1075);
+        }
+        let values = |seed| daps_core::real::to_f64(&random_mask(8, 8, 0.5, seed).unwrap()).unwrap();
+        assert_ne!(values(0), values(1));
+    }
+
+    #[test]
+    fn bad_masks_are_refused() {
+        let mask = |v: f32, shape: &[usize]| Tensor::full(v, shape, &Device::Cpu).unwrap();
+        for (bad, word) in [
+            (mask(1.0, &[1, 1, 4, 5]), "expected shape [1 or rows, 1 or 3, 4, 4]"),
+            (mask(0.5, &[1, 1, 4, 4]), "only zeros and ones"),
+            (mask(f32::NAN, &[1, 1, 4, 4]), "only zeros and ones"),
+            (mask(1.0, &[1, 2, 4, 4]), "1 or 3"),
+        ] {
+            let error = Inpainting::new(&[3, 4, 4], &bad).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(box_mask(8, 8, 8, 1, 0).is_err());
+        assert!(random_mask(8, 8, 1.5, 0).is_err());
+    }
+}

@@ -1,0 +1,32 @@
+//! Forward operators of inverse problems, one file each, a registry that builds them by name, and the laws that each must pass.
+
+pub mod blur;
+mod dense;
+mod fft;
+mod files;
+mod hdr;
+mod inpainting;
+mod kronecker;
+pub mod laws;
+pub mod mri;
+mod npy;
+mod num;
+mod phase_retrieval;
+pub mod registry;
+mod rows;
+mod super_resolution;
+mod taps;
+mod toy2d;
+mod xor;
+
+pub use blur::{Blur, Border, Kernel, Strategy, gaussian_kernel, motion_kernel};
+pub use dense::Dense;
+pub use files::{Array, read_array, read_picture};
+pub use hdr::Hdr;
+pub use inpainting::{Inpainting, box_mask, random_mask};
+pub use mri::Mri;
+pub use phase_retrieval::PhaseRetrieval;
+pub use registry::{Entry, Example, build, entry};
+pub use super_resolution::SuperResolution;
+pub use toy2d::Toy2d;
+pub use xor::{Xor, random_pairs};

@@ -1,0 +1,169 @@
+//! Phase retrieval: magnitudes of the Fourier transform of a zero-padded image, y = |F P (x/2 + 1/2)|, channel by channel.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::real::{Real, map_rows, zip_rows};
+use daps_core::{Differentiable, Error, Operator, Result, with_real};
+use rayon::prelude::*;
+use realfft::num_complex::Complex;
+
+use crate::fft::{Fft2, Plans};
+use crate::num::Num;
+use crate::rows::{each_plane, image_shape};
+
+/// Centred orthonormal Fourier magnitudes of padded `[channels, height, width]` images.
+#[derive(Debug)]
+pub struct PhaseRetrieval {
+    input: Vec<usize>,
+    output: Vec<usize>,
+    plans: Arc<Plans>,
+}
+
+impl PhaseRetrieval {
+    /// Pads `oversample / 8` of each side (rounded down) before and after it; `oversample` may be 0.
+    pub fn new(shape: &[usize], oversample: f64) -> Result<Self> {
+        let (c, h, w) = image_shape("phase_retrieval", shape)?;
+        if !(0.0..=64.0).contains(&oversample) {
+            return Err(Error::invalid(
+                "phase_retrieval oversample",
+                "a number from 0 to 64 (eighths of the side)",
+                oversample,
+            ));
+        }
+        let pad = [h, w].map(|side| (oversample / 8.0 * side as f64) as usize);
+        let output = vec![c, h + 2 * pad[0], w + 2 * pad[1]];
+        let plans = Plans::new(output[1], output[2]);
+        Ok(Self { input: shape.to_vec(), output, plans })
+    }
+
+    /// The half spectrum of the padded, shifted plane. Where the padding puts the image within the plane changes phases
+    /// only, so it is put first and the rows below it are known to be zero.
+    fn spectrum<T: Num>(&self, fft: &Fft2<T>, x: &[T]) -> Vec<Complex<T>> {
+        let (h, w, half) = (self.input[1], self.input[2], T::of(0.5));
+        fft.forward(0..h, |i, row| {
+            for (out, &x) in row.iter_mut().zip(&x[i * w..(i + 1) * w]) {
+                *out = half * x + half;
+            }
+            row[w..].fill(T::default());
+        })
+    }
+
+    fn scale<T: Num>(&self) -> T {
+        T::of(1.0 / ((self.output[1] * self.output[2]) as f64).sqrt())
+    }
+}
+
+fn magnitude<T: Num>(z: Complex<T>) -> T {
+    num_traits::Float::sqrt(z.re * z.re + z.im * z.im)
+}
+
+/// Frequency k of n sits at this place of the centred spectrum.
+fn centered(k: usize, n: usize) -> usize {
+    (k + n / 2) % n
+}
+
+impl Operator for PhaseRetrieval {
+    fn name(&self) -> &'static str {
+        "phase_retrieval"
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        &self.input
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        &self.output
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
+        let (n, m) = (self.input[1] * self.input[2], h * w);
+        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.output, |_, x, out| {
+            each_plane(x, n, out, m, |_, x, out| {
+                let (fft, scale) = (T::fft(&self.plans), self.scale::<T>());
+                let spectrum = self.spectrum(fft, x);
+                out.par_chunks_mut(w).enumerate().for_each(|(row, out)| {
+                    // The spectrum of a real plane at -k is the conjugate of that at k: half of it serves all of `out`.
+                    let ky = (row + h - h / 2) % h;
+                    let minus = (h - ky) % h;
+                    for kx in 0..fft.half {
+                        out[centered(kx, w)] = scale * magnitude(spectrum[kx * h + ky]);
+                    }
+                    for kx in fft.half..w {
+                        out[centered(kx, w)] = scale * magnitude(spectrum[(w - kx) * h + minus]);
+                    }
+                });
+            });
+        }))
+    }
+
+    fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        Ok(self)
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+}
+
+impl Differentiable for PhaseRetrieval {
+    /// Where a Fourier coefficient is zero, its magnitude has no derivative; zero, the mean of the directions, stands in.
+    fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor> {
+        let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
+        let [_, ih, iw] = self.input[..] else { unreachable!("checked when built") };
+        let pair = ((x, self.input_shape()), (r, self.output_shape()));
+        with_real!(x.dtype(), T => zip_rows::<T>(self.name(), pair.0, pair.1, &self.input, |_, x, r, out| {
+            out.par_chunks_mut(ih * iw).zip(x.par_chunks(ih * iw)).zip(r.par_chunks(h * w)).for_each(|((out, x), r)| {
+                let fft = T::fft(&self.plans);
+                let mut spectrum = self.spectrum(fft, x);
+                // Only the part of r that is even in the frequency reaches a real plane.
+                let quarter = T::of(0.25) * self.scale::<T>();
+                spectrum.par_chunks_mut(h).enumerate().for_each(|(kx, column)| {
+                    let (here, there) = (centered(kx, w), centered((w - kx) % w, w));
+                    for (ky, z) in column.iter_mut().enumerate() {
+                        let (row, minus) = (centered(ky, h), centered((h - ky) % h, h));
+                        let even = r[row * w + here] + r[minus * w + there];
+                        let length = magnitude(*z);
+                        let factor = if length > T::default() { quarter * even / length } else { T::default() };
+                        *z = Complex::new(z.re * factor, z.im * factor);
+                    }
+                });
+                fft.inverse(&mut spectrum, ih, out, |_, row, out| out.copy_from_slice(&row[..iw]));
+            });
+        }))
+    }
+
+    /// The transform and the padding keep lengths, a magnitude never grows faster than its argument, and the affine map
+    /// halves.
+    fn lipschitz_squared(&self) -> f64 {
+        0.25
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{DType, Device};
+
+    #[test]
+    fn a_constant_image_has_one_coefficient_at_the_centre() {
+        let op = PhaseRetrieval::new(&[1, 4, 6], 0.0).unwrap();
+        let x = Tensor::ones((1, 1, 4, 6), DType::F64, &Device::Cpu).unwrap();
+        let y = daps_core::real::to_f64(&op.apply(&x).unwrap()).unwrap();
+        for (i, v) in y.iter().enumerate() {
+            let expected = if i == 2 * 6 + 3 { 24f64.sqrt() } else { 0.0 };
+            assert!((v - expected).abs() < 1e-12, "{i}: {v}");
+        }
+    }
+
+    #[test]
+    fn the_gradient_is_defined_where_nothing_is_seen() {
+        let op = PhaseRetrieval::new(&[1, 4, 4], 2.0).unwrap();
+        let x = Tensor::full(-1f32, (1, 1, 4, 4), &Device::Cpu).unwrap();
+        let r = Tensor::ones((1, 1, 6, 6), DType::F32, &Device::Cpu).unwrap();
+        let g = daps_core::real::to_f64(&op.vjp(&x, &r).unwrap()).unwrap();
+        assert!(g.iter().all(|v| *v == 0.0), "{g:?}");
+        assert!(PhaseRetrieval::new(&[1, 4, 4], -1.0).is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! Every operator by name: what it is, how it is built from parameters, and a small example for the laws.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::{Error, Operator, Result};
+use toml::Table;
+
+use crate::registry::params::{self as p, Params};
+
+mod examples;
+pub(crate) mod params;
+
+/// Builds an operator from its parameters, the shape of one image, and a seed for random masks and kernels.
+pub type Build = fn(params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>>;
+
+/// An operator that can be built by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its name in configurations.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub summary: &'static str,
+    /// Builds it.
+    pub build: Build,
+    /// Its parameters with their defaults for images of a shape; a required one is missing here.
+    pub defaults: fn(shape: &[usize]) -> Table,
+    /// A small instance near the wished number of channels, height and width.
+    pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
+}
+
+/// An operator with inputs that it accepts, for tests.
+pub struct Example {
+    /// The operator.
+    pub operator: Arc<dyn Operator>,
+    /// Inputs in f64; as many rows as the operator has parameters for, or a few.
+    pub x: Tensor,
+}
+
+macro_rules! entry {
+    ($name:literal, $params:ty, $example:path, $summary:literal) => {
+        Entry {
+            name: $name,
+            summary: $summary,
+            build: |params, shape, seed| <$params>::read($name, params, shape)?.operator($name, shape, seed),
+            defaults: |shape| <$params>::default_table(shape),
+            example: $example,
+        }
+    };
+}
+
+/// All operators.
+pub static OPERATORS: &[Entry] = &[
+    entry!(
+        "super_resolution",
+        p::SuperResolutionParams,
+        examples::super_resolution,
+        "antialiased bicubic downsampling by an integer factor"
+    ),
+    entry!("inpaint_box", p::BoxParams, examples::inpaint_box, "a square at a random place is hidden"),
+    entry!(
+        "inpaint_random",
+        p::RandomParams,
+        examples::inpaint_random,
+        "a fraction of the pixels is hidden at random"
+    ),
+    entry!("inpaint", p::MaskParams, examples::inpaint, "the pixels outside a given mask are hidden"),
+    entry!("gaussian_blur", p::GaussianParams, examples::gaussian_blur, "blur by a Gaussian kernel"),
+    entry!("motion_blur", p::MotionParams, examples::motion_blur, "blur by a random camera shake"),
+    entry!("blur", p::BlurParams, examples::blur, "blur by a given kernel"),
+    entry!(
+        "phase_retrieval",
+        p::PhaseParams,
+        examples::phase_retrieval,
+        "magnitudes of the Fourier transform of the padded image"
+    ),
+    entry!("hdr", p::HdrParams, examples::hdr, "an exposure that clips bright and dark values"),
+    entry!(
+        "mri",
+        p::MriParams,
+        examples::mri,
+        "undersampled spectra of a complex image seen by several coils"
+    ),
+    entry!("xor", p::XorParams, examples::xor, "exclusive or of random pixel pairs of a binary image"),
+    entry!("toy2d", p::ToyParams, examples::toy2d, "two bumps over the plane"),
+    entry!("dense", p::DenseParams, examples::dense, "multiplication by a given matrix"),
+];
+
+/// The entry of a name.
+pub fn entry(name: &str) -> Result<&'static Entry> {
+    OPERATORS
+        .iter()
+        .find(|entry| entry.name == name)
+        .ok_or_else(|| Error::unknown("operator", name, OPERATORS.iter().map(|entry| entry.name)))
+}
+
+/// Builds an operator by name.
+pub fn build(name: &str, params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+    (entry(name)?.build)(params, shape, seed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_and_parameters_are_refused_with_what_is_known() {
+        let error = build("gausian_blur", &Table::new(), &[3, 64, 64], 0).err().unwrap().to_string();
+        assert!(
+            error.contains("unknown operator 'gausian_blur'") && error.contains("gaussian_blur, motion_blur")
+        );
+        let params = "fctor = 4".parse().unwrap();
+        let error = build("super_resolution", &params, &[3, 64, 64], 0).err().unwrap().to_string();
+        assert!(error.contains("fctor") && error.contains("`factor`"), "{error}");
+        let params = "factor = 'four'".parse().unwrap();
+        let error = build("super_resolution", &params, &[3, 64, 64], 0).err().unwrap().to_string();
+        assert!(error.contains("factor") && !error.contains('\n'), "{error}");
+        let error = build("inpaint", &Table::new(), &[3, 64, 64], 0).err().unwrap().to_string();
+        assert!(error.contains("`mask`"), "{error}");
+    }
+
+    #[test]
+    fn names_are_unique_and_defaults_build() {
+        for (i, entry) in OPERATORS.iter().enumerate() {
+            assert!(OPERATORS[..i].iter().all(|other| other.name != entry.name));
+            assert!(!entry.summary.is_empty());
+            let shape: &[usize] = match entry.name {
+                "toy2d" => &[2],
+                "mri" => &[2, 32, 48],
+                "xor" => &[1, 32, 32],
+                _ => &[3, 32, 48],
+            };
+            let defaults = (entry.defaults)(shape);
+            match (entry.build)(&defaults, shape, 1) {
+                Ok(operator) => {
+                    assert_eq!(operator.name(), entry.name);
+                    assert_eq!(operator.input_shape(), shape);
+                }
+                Err(error) => {
+                    assert!(["inpaint", "blur", "dense"].contains(&entry.name), "{}: {error}", entry.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_the_papers_at_256_and_scale_with_the_side() {
+        let at = |name: &str, side: usize| (entry(name).unwrap().defaults)(&[3, side, side]);
+        let number = |table: &Table, key: &str| {
+            table[key].as_float().or(table[key].as_integer().map(|v| v as f64)).unwrap()
+        };
+        for (name, key, large, small) in [
+            ("super_resolution", "factor", 4.0, 4.0),
+            ("inpaint_box", "size", 128.0, 32.0),
+            ("inpaint_box", "margin", 32.0, 8.0),
+            ("inpaint_random", "fraction", 0.7, 0.7),
+            ("gaussian_blur", "size", 61.0, 15.0),
+            ("gaussian_blur", "std", 3.0, 1.5),
+            ("motion_blur", "size", 61.0, 15.0),
+            ("motion_blur", "intensity", 0.5, 0.5),
+            ("phase_retrieval", "oversample", 2.0, 2.0),
+            ("hdr", "scale", 2.0, 2.0),
+        ] {
+            assert_eq!(number(&at(name, 256), key), large, "{name}.{key}");
+            assert_eq!(number(&at(name, 64), key), small, "{name}.{key}");
+        }
+    }
+}

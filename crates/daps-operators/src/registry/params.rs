@@ -1,0 +1,350 @@
+//! The parameters of every operator: serde structs whose defaults are the paper's values, scaled with the image's side.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::{Error, Operator, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use crate::blur::{Blur, Border, Kernel, gaussian_kernel, motion_kernel};
+use crate::files::{is_picture, read_array, read_picture};
+use crate::mri::{Mri, coil_maps, line_mask};
+use crate::rows::image_shape;
+use crate::{
+    Dense, Hdr, Inpainting, PhaseRetrieval, SuperResolution, Toy2d, Xor, box_mask, random_mask, random_pairs,
+};
+
+/// Parameters that build an operator.
+pub(crate) trait Params: Serialize + DeserializeOwned {
+    /// Fills what was not given with the defaults for images of this shape.
+    fn complete(self, shape: &[usize]) -> Self {
+        let _ = shape;
+        self
+    }
+
+    /// Builds the operator; `self` is complete.
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>>;
+
+    /// Reads and completes a table.
+    fn read(name: &str, table: &Table, shape: &[usize]) -> Result<Self> {
+        let params: Self = table.clone().try_into().map_err(|error: toml::de::Error| {
+            let message = error.to_string().trim().replace('\n', " ");
+            Error::invalid(format!("parameters of {name}"), "known names with values of their type", message)
+        })?;
+        Ok(params.complete(shape))
+    }
+
+    /// The defaults for images of a shape; empty if some parameter is required.
+    fn default_table(shape: &[usize]) -> Table {
+        let params: std::result::Result<Self, _> = Table::new().try_into();
+        params.ok().and_then(|p: Self| Table::try_from(p.complete(shape)).ok()).unwrap_or_default()
+    }
+}
+
+/// The shorter side of an image.
+fn side(shape: &[usize]) -> usize {
+    shape.iter().skip(1).copied().min().unwrap_or(1)
+}
+
+/// The paper's 61 at a side of 256, in proportion, rounded to an odd number of at least 3.
+fn kernel_size(shape: &[usize]) -> usize {
+    let size = (61 * side(shape)) as f64 / 256.0;
+    (2 * ((size - 1.0) / 2.0).round() as usize + 1).max(3)
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SuperResolutionParams {
+    /// How many times smaller each side becomes.
+    factor: usize,
+}
+
+impl Default for SuperResolutionParams {
+    fn default() -> Self {
+        Self { factor: 4 }
+    }
+}
+
+impl Params for SuperResolutionParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(SuperResolution::new(shape, self.factor)?))
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct BoxParams {
+    /// Side of the hidden square; half the image's.
+    size: Option<usize>,
+    /// Distance that it keeps from the border; an eighth of the image's side.
+    margin: Option<usize>,
+}
+
+impl Params for BoxParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        let side = side(shape);
+        Self { size: self.size.or(Some(side / 2)), margin: self.margin.or(Some(side / 8)) }
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let (_, h, w) = image_shape(name, shape)?;
+        let mask = box_mask(h, w, self.size.unwrap_or(0), self.margin.unwrap_or(0), seed)?;
+        Ok(Arc::new(Inpainting::named(name, shape, &mask)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RandomParams {
+    /// Fraction of the pixels that is hidden.
+    fraction: f64,
+}
+
+impl Default for RandomParams {
+    fn default() -> Self {
+        Self { fraction: 0.7 }
+    }
+}
+
+impl Params for RandomParams {
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let (_, h, w) = image_shape(name, shape)?;
+        Ok(Arc::new(Inpainting::named(name, shape, &random_mask(h, w, self.fraction, seed)?)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MaskParams {
+    /// A picture (white = kept), or a `.npy` or `.safetensors` array of zeros and ones.
+    mask: PathBuf,
+}
+
+impl Params for MaskParams {
+    fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        let mask = if is_picture(&self.mask) {
+            let picture = read_picture(&self.mask)?.tensor(4)?;
+            picture.ge(0.5)?
+        } else {
+            read_array(&self.mask, "mask")?.tensor(4)?
+        };
+        Ok(Arc::new(Inpainting::named(name, shape, &mask)?))
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct GaussianParams {
+    /// Side of the kernel; 61 at a side of 256, in proportion.
+    size: Option<usize>,
+    /// Standard deviation in pixels; 3 at a side of 256, in proportion to the side's root (1.5 at 64).
+    std: Option<f64>,
+    /// `reflect` or `circular`.
+    border: Border,
+}
+
+impl Params for GaussianParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        let std = 3.0 * (side(shape) as f64 / 256.0).sqrt();
+        Self { size: self.size.or(Some(kernel_size(shape))), std: self.std.or(Some(std)), ..self }
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        let kernel = gaussian_kernel(self.size.unwrap_or(0), self.std.unwrap_or(0.0))?;
+        Ok(Arc::new(Blur::build(name, shape, &[kernel], self.border, None)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MotionParams {
+    /// Side of the kernel; 61 at a side of 256, in proportion.
+    size: Option<usize>,
+    /// From 0 (a straight line) to 1 (a wild shake).
+    intensity: f64,
+    /// `reflect` or `circular`.
+    border: Border,
+}
+
+impl Default for MotionParams {
+    fn default() -> Self {
+        Self { size: None, intensity: 0.5, border: Border::Reflect }
+    }
+}
+
+impl Params for MotionParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        Self { size: self.size.or(Some(kernel_size(shape))), ..self }
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let kernel = motion_kernel(self.size.unwrap_or(0), self.intensity, seed, 0)?;
+        Ok(Arc::new(Blur::build(name, shape, &[kernel], self.border, None)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BlurParams {
+    /// A picture (scaled to sum 1), or a `.npy` or `.safetensors` array `[height, width]` or `[rows, height, width]`.
+    kernel: PathBuf,
+    /// Whether to scale each kernel to sum 1.
+    #[serde(default)]
+    normalize: bool,
+    /// `reflect` or `circular`.
+    #[serde(default)]
+    border: Border,
+}
+
+impl Params for BlurParams {
+    fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        let picture = is_picture(&self.kernel);
+        let array = if picture { read_picture(&self.kernel)? } else { read_array(&self.kernel, "kernel")? };
+        let (h, w) = match *array.shape() {
+            [h, w] | [_, h, w] if h * w > 0 => (h, w),
+            ref other => {
+                let expected = "shape [height, width] or [rows, height, width]";
+                return Err(Error::invalid("blur kernel", expected, format!("{other:?}")));
+            }
+        };
+        let one = |values: &[f64]| {
+            let sum: f64 = values.iter().sum();
+            let scale = if picture || self.normalize { 1.0 / sum } else { 1.0 };
+            Kernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
+        };
+        let kernels = array.values().chunks(h * w).map(one).collect::<Result<Vec<_>>>()?;
+        Ok(Arc::new(Blur::build(name, shape, &kernels, self.border, None)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PhaseParams {
+    /// Eighths of the side that are padded on each side.
+    oversample: f64,
+}
+
+impl Default for PhaseParams {
+    fn default() -> Self {
+        Self { oversample: 2.0 }
+    }
+}
+
+impl Params for PhaseParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(PhaseRetrieval::new(shape, self.oversample)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HdrParams {
+    /// Exposure.
+    scale: f64,
+}
+
+impl Default for HdrParams {
+    fn default() -> Self {
+        Self { scale: 2.0 }
+    }
+}
+
+impl Params for HdrParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(Hdr::new(shape, self.scale)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct MriParams {
+    /// Number of synthetic coils; ignored if maps are given.
+    coils: usize,
+    /// One of how many columns is sampled; ignored if a mask is given.
+    acceleration: f64,
+    /// Fraction of the columns, around frequency 0, that is always sampled; 0.08 at acceleration 4, 0.04 at 8.
+    center: Option<f64>,
+    /// `.npy` or `.safetensors` maps `[coils, 2, height, width]` instead of synthetic ones.
+    maps: Option<PathBuf>,
+    /// `.npy` or `.safetensors` mask `[width]` or `[height, width]` instead of a random one.
+    mask: Option<PathBuf>,
+}
+
+impl Default for MriParams {
+    fn default() -> Self {
+        Self { coils: 4, acceleration: 4.0, center: None, maps: None, mask: None }
+    }
+}
+
+impl Params for MriParams {
+    fn complete(self, _: &[usize]) -> Self {
+        Self { center: self.center.or(Some((0.32 / self.acceleration).min(1.0))), ..self }
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let (h, w) = match image_shape(name, shape)? {
+            (2, h, w) => (h, w),
+            (_, h, w) => {
+                return Err(Error::shape("image of mri (real and imaginary part)", &[2, h, w], shape));
+            }
+        };
+        let maps = match &self.maps {
+            Some(path) => read_array(path, "maps")?.tensor(5)?,
+            None => coil_maps(self.coils, h, w, seed)?,
+        };
+        let mask = match &self.mask {
+            Some(path) => read_array(path, "mask")?.tensor(3)?,
+            None => line_mask(w, self.acceleration, self.center.unwrap_or(0.0), seed)?,
+        };
+        let operator = Mri::new(&maps, &mask)?;
+        if operator.input_shape() != shape {
+            return Err(Error::shape("coil maps of mri", shape, operator.input_shape()));
+        }
+        Ok(Arc::new(operator))
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct XorParams {
+    /// Number of random pairs; half the number of pixels.
+    pairs: Option<usize>,
+}
+
+impl Params for XorParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        Self { pairs: self.pairs.or(Some(shape.iter().product::<usize>() / 2)) }
+    }
+
+    fn operator(self, _: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let pairs = random_pairs(shape.iter().product(), self.pairs.unwrap_or(0), seed)?;
+        Ok(Arc::new(Xor::new(shape, pairs)?))
+    }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ToyParams {}
+
+impl Params for ToyParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(Toy2d::new(shape)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DenseParams {
+    /// A `.npy` or `.safetensors` matrix `[outputs, inputs]` or `[rows, outputs, inputs]`.
+    matrix: PathBuf,
+}
+
+impl Params for DenseParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        let matrix: Tensor = read_array(&self.matrix, "matrix")?.tensor(3)?;
+        Ok(Arc::new(Dense::new(shape, &matrix)?))
+    }
+}

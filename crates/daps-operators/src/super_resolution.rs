@@ -1,0 +1,163 @@
+//! Downsampling by an integer factor: antialiased bicubic as MATLAB's `imresize` defines it, with mirrored borders.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::real::map_rows;
+use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+
+use crate::kronecker::Kronecker;
+use crate::rows::{each_plane, image_shape, linear_is_differentiable};
+use crate::taps::{Separable, Taps};
+
+/// Bicubic downsampling of `[channels, height, width]` images.
+#[derive(Debug)]
+pub struct SuperResolution {
+    input: Vec<usize>,
+    output: Vec<usize>,
+    modes: Vec<usize>,
+    map: Separable,
+    svd: Kronecker,
+    singular: Vec<Vec<f64>>,
+}
+
+impl SuperResolution {
+    /// For images of the given shape, both sides of which the factor must divide.
+    pub fn new(shape: &[usize], factor: usize) -> Result<Self> {
+        let (c, h, w) = image_shape("super_resolution", shape)?;
+        if factor == 0 || h % factor != 0 || w % factor != 0 {
+            let expected = format!("a positive divisor of the image's sides {h} and {w}");
+            return Err(Error::invalid("super_resolution factor", expected, factor));
+        }
+        let map = Separable::new(bicubic(h, factor), bicubic(w, factor));
+        let svd = Kronecker::new(&map)?;
+        Ok(Self {
+            input: shape.to_vec(),
+            output: vec![c, h / factor, w / factor],
+            modes: vec![c * svd.modes()],
+            singular: vec![svd.singular(c)],
+            map,
+            svd,
+        })
+    }
+
+    fn sizes(&self) -> (usize, usize) {
+        (self.input[1] * self.input[2], self.output[1] * self.output[2])
+    }
+}
+
+/// Catmull-Rom's cubic, a = -1/2.
+fn cubic(x: f64) -> f64 {
+    let x = x.abs();
+    if x <= 1.0 {
+        (1.5 * x - 2.5) * x * x + 1.0
+    } else if x <= 2.0 {
+        ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    } else {
+        0.0
+    }
+}
+
+/// Weights that shrink a line of `n` values by `factor`: the cubic is widened by the factor, so that it averages.
+fn bicubic(n: usize, factor: usize) -> Taps {
+    let f = factor as f64;
+    let mirrored = |i: isize| {
+        let i = i.rem_euclid(2 * n as isize) as usize;
+        if i < n { i } else { 2 * n - 1 - i }
+    };
+    let output = |o: usize| {
+        let center = (o as f64 + 0.5) * f - 0.5;
+        let first = (center - 2.0 * f).ceil() as isize;
+        let last = (center + 2.0 * f).floor() as isize;
+        let weights: Vec<f64> = (first..=last).map(|i| cubic((i as f64 - center) / f)).collect();
+        let sum: f64 = weights.iter().sum();
+        (first..=last).zip(weights).map(|(i, w)| (mirrored(i), w / sum)).collect()
+    };
+    Taps::new(n, (0..n / factor).map(output))
+}
+
+impl Operator for SuperResolution {
+    fn name(&self) -> &'static str {
+        "super_resolution"
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        &self.input
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        &self.output
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let (n, m) = self.sizes();
+        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.output, |_, x, out| {
+            each_plane(x, n, out, m, |_, x, out| self.map.apply(x, out));
+        }))
+    }
+
+    fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        Ok(self)
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+
+    fn as_linear(&self) -> Option<&dyn Linear> {
+        Some(self)
+    }
+
+    fn as_spectral(&self) -> Option<&dyn Spectral> {
+        Some(self)
+    }
+}
+
+linear_is_differentiable!(SuperResolution);
+
+impl Linear for SuperResolution {
+    fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
+        let (n, m) = self.sizes();
+        with_real!(r.dtype(), T => map_rows::<T>(self.name(), r, &self.output, &self.input, |_, r, out| {
+            each_plane(r, m, out, n, |_, r, out| self.map.adjoint(r, out));
+        }))
+    }
+
+    fn norm_squared(&self) -> f64 {
+        self.svd.largest().powi(2)
+    }
+}
+
+impl Spectral for SuperResolution {
+    fn singular(&self) -> &[Vec<f64>] {
+        &self.singular
+    }
+
+    fn v_t(&self, x: &Tensor) -> Result<Tensor> {
+        let (n, k) = (self.sizes().0, self.svd.modes());
+        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.modes, |_, x, out| {
+            each_plane(x, n, out, k, |_, x, out| self.svd.v_t(x, out));
+        }))
+    }
+
+    fn v(&self, c: &Tensor) -> Result<Tensor> {
+        let (n, k) = (self.sizes().0, self.svd.modes());
+        with_real!(c.dtype(), T => map_rows::<T>(self.name(), c, &self.modes, &self.input, |_, c, out| {
+            each_plane(c, k, out, n, |_, c, out| self.svd.v(c, out));
+        }))
+    }
+
+    fn u_t(&self, y: &Tensor) -> Result<Tensor> {
+        let (m, k) = (self.sizes().1, self.svd.modes());
+        with_real!(y.dtype(), T => map_rows::<T>(self.name(), y, &self.output, &self.modes, |_, y, out| {
+            each_plane(y, m, out, k, |_, y, out| self.svd.u_t(y, out));
+        }))
+    }
+
+    fn u(&self, c: &Tensor) -> Result<Tensor> {
+        let (m, k) = (self.sizes().1, self.svd.modes());
+        with_real!(c.dtype(), T => map_rows::<T>(self.name(), c, &self.modes, &self.output, |_, c, out| {
+            each_plane(c, k, out, m, |_, c, out| self.svd.u(c, out));
+        }))
+    }
+}
