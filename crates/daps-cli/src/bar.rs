@@ -35,7 +35,9 @@ impl Bar {
 
 impl Progress for Bar {
     fn begin(&mut self, what: &str, of: usize) {
-        let style = ProgressStyle::with_template("{prefix} [{bar:32}] {pos}/{len} {elapsed} + {eta} left  {wide_msg}");
+        let style = ProgressStyle::with_template(
+            "{prefix} [{bar:32}] {pos}/{len} {elapsed} + {eta} left  {wide_msg}",
+        );
         self.bar = ProgressBar::new(of as u64).with_prefix(what.to_owned());
         if let Ok(style) = style {
             self.bar.set_style(style.progress_chars("=> "));

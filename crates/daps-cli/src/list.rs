@@ -36,7 +36,9 @@ pub struct ExplainArgs {
 pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
     let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
     let two: Vec<Vec<String>> = match args.what {
-        What::Operators => daps::operators::registry::OPERATORS.iter().map(|o| row(o.name, o.summary)).collect(),
+        What::Operators => {
+            daps::operators::registry::OPERATORS.iter().map(|o| row(o.name, o.summary)).collect()
+        }
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
         What::Methods => methods()?.iter().map(|m| row(m.name, m.summary)).collect(),
         What::Priors => daps::priors::registry().iter().map(|p| row(p.name, p.summary)).collect(),
@@ -52,10 +54,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
 }
 
 fn methods() -> anyhow::Result<Vec<&'static daps::core::MethodInfo>> {
-    METHODS
-        .iter()
-        .map(|m| Ok((m.build)(&m.example.parse()?, "super_resolution")?.info()))
-        .collect()
+    METHODS.iter().map(|m| Ok((m.build)(&m.example.parse()?, "super_resolution")?.info())).collect()
 }
 
 pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
@@ -72,7 +71,10 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         heading("operator", o.summary);
         if let Some(t) = TASKS.iter().find(|t| t.task == name) {
             let (n, eta0, delta, mu) = t.hmc;
-            say(&format!("  presets: Langevin N 100, eta0 {:e}, delta 0.01; HMC N {n}, eta0 {eta0:e}, delta {delta}, mu {mu}", t.langevin_eta0));
+            say(&format!(
+                "  presets: Langevin N 100, eta0 {:e}, delta 0.01; HMC N {n}, eta0 {eta0:e}, delta {delta}, mu {mu}",
+                t.langevin_eta0
+            ));
         }
     }
     if let Some(k) = KERNELS.iter().find(|k| k.name == name) {
@@ -95,7 +97,9 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if found {
         return Ok(Outcome::Done);
     }
-    anyhow::bail!("nothing is called '{name}'; see: daps list operators|kernels|methods|priors|presets|budgets")
+    anyhow::bail!(
+        "nothing is called '{name}'; see: daps list operators|kernels|methods|priors|presets|budgets"
+    )
 }
 
 fn indent(text: &str) -> String {

@@ -34,8 +34,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let seconds = Duration::try_from_secs_f64(args.checkpoint_every)
-        .map_err(|_| anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {}", args.checkpoint_every))?;
+    let seconds = Duration::try_from_secs_f64(args.checkpoint_every).map_err(|_| {
+        anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {}", args.checkpoint_every)
+    })?;
     let mut config = RunConfig::parse(&files::read_text(&args.config)?)?;
     config.seed = args.seed.unwrap_or(config.seed);
     config.samples = args.samples.unwrap_or(config.samples);
@@ -44,12 +45,15 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let base = args.config.parent().unwrap_or(Path::new("."));
     let run = Run::new(config, base)?;
-    let directory =
-        Directory { path: args.out.clone(), resume: args.resume, checkpoint_every: seconds };
+    let directory = Directory { path: args.out.clone(), resume: args.resume, checkpoint_every: seconds };
     let mut bar = Bar::new()?;
     let result = run.execute(&directory, &mut bar);
     if bar.stopped() && result.is_err() {
-        eprintln!("stopped; go on with: daps run {} --out {} --resume", args.config.display(), args.out.display());
+        eprintln!(
+            "stopped; go on with: daps run {} --out {} --resume",
+            args.config.display(),
+            args.out.display()
+        );
         return Ok(Outcome::Stopped);
     }
     let summary = result?;

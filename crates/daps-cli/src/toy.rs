@@ -38,15 +38,16 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Stopped);
     }
     let toy = result?;
-    let lines: Vec<String> =
-        toy.outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+    let lines: Vec<String> = toy.outcomes.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
     if args.json {
         lines.iter().for_each(|l| say(l));
     } else {
         let rows: Vec<Vec<String>> = toy
             .outcomes
             .iter()
-            .map(|o| vec![o.method.into(), format!("{:.4}", o.w2_last), format!("{:.1} %", 100.0 * o.right_mode)])
+            .map(|o| {
+                vec![o.method.into(), format!("{:.4}", o.w2_last), format!("{:.1} %", 100.0 * o.right_mode)]
+            })
             .collect();
         say(&table(&["method", "W2 at the end", "nearer to (0.6, 0.5)"], &rows, 1));
         say("\n'exact' is a second set of exact posterior samples: the distance that chance alone leaves.");

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use daps::plot::Panel;
-use daps::validate::gmm::{self, Cloud, Instance, Score, Summary};
 use daps::validate::gaussian;
+use daps::validate::gmm::{self, Cloud, Instance, Score, Summary};
 use daps::{Error, files};
 
 use crate::Outcome;
@@ -185,8 +185,7 @@ fn run_gaussian(args: &GaussianArgs) -> anyhow::Result<Outcome> {
         files::make_directory(out, false)?;
     }
     let mut bar = Bar::new()?;
-    let settings =
-        gaussian::Settings { samples: args.samples, intervals: args.intervals, seed: args.seed };
+    let settings = gaussian::Settings { samples: args.samples, intervals: args.intervals, seed: args.seed };
     let result = gaussian::run(settings, &mut bar);
     if bar.stopped() {
         return Ok(Outcome::Stopped);
@@ -228,8 +227,7 @@ fn gaussian_text(report: &gaussian::Report) -> String {
             ]
         })
         .collect();
-    let head =
-        ["", "what ran", "against", "", "|z| mean", "|z| cov", "limit", "W2 to exact", "accepted"];
+    let head = ["", "what ran", "against", "", "|z| mean", "|z| cov", "limit", "W2 to exact", "accepted"];
     let coverage: Vec<Vec<String>> = report
         .coverage
         .iter()

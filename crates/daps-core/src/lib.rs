@@ -5,6 +5,7 @@ mod anneal;
 mod approx;
 mod covariance;
 mod denoiser;
+mod dense;
 mod error;
 mod event;
 mod kernel;
@@ -28,6 +29,7 @@ pub use covariance::{Covariance, Full, RowCovariance, solve_spd};
 pub use denoiser::{
     Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
 };
+pub use dense::linear_measurement;
 pub use error::{Error, Result};
 pub use event::{Cost, Event, Observer, State};
 pub use kernel::{ChainInfo, Conditional, Kernel};

@@ -75,8 +75,8 @@ pub trait Linear: Operator {
     /// An upper bound of ‖A‖² over all rows; need not be tight, but should be within a factor of two.
     fn norm_squared(&self) -> f64;
 
-    /// The entries of A where it is a diagonal matrix, `[1 or rows, input shape…]`.
-    fn diagonal(&self) -> Option<&Tensor> {
+    /// The entries of A where it is a diagonal matrix, `[1 or rows][values]`.
+    fn diagonal(&self) -> Option<&[Vec<f64>]> {
         None
     }
 

@@ -293,6 +293,10 @@ impl Operator for Blur {
         &self.shape
     }
 
+    fn factors(&self) -> usize {
+        self.shape[0]
+    }
+
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         self.map(x, &self.shape, &self.shape, Apply)
     }

@@ -45,6 +45,10 @@ impl Operator for Hdr {
         &self.shape
     }
 
+    fn factors(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.shape, &self.shape, |_, x, out| {
             let (scale, one) = (T::of(self.scale), T::of(1.0));

@@ -119,6 +119,10 @@ impl Operator for Inpainting {
         &self.shape
     }
 
+    fn factors(&self) -> usize {
+        self.shape[0]
+    }
+
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         self.masked(x)
     }
@@ -151,6 +155,11 @@ impl Operator for Inpainting {
 linear_is_differentiable!(Inpainting);
 
 impl Linear for Inpainting {
+    fn diagonal(&self) -> Option<&[Vec<f64>]> {
+        // U and V are the identity: the singular values are the entries.
+        Some(self.singular())
+    }
+
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         self.masked(r)
     }

@@ -76,6 +76,10 @@ impl Operator for PhaseRetrieval {
         &self.output
     }
 
+    fn factors(&self) -> usize {
+        self.input[0]
+    }
+
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
         let (n, m) = (self.input[1] * self.input[2], h * w);

@@ -89,6 +89,10 @@ impl Operator for SuperResolution {
         &self.output
     }
 
+    fn factors(&self) -> usize {
+        self.input[0]
+    }
+
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         let (n, m) = self.sizes();
         with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.output, |_, x, out| {

@@ -3,10 +3,9 @@
 use candle_core::{DType, Tensor};
 use daps_core::mixture::{Mixture, choose, log_sum_exp};
 use daps_core::real::to_f64;
-use daps_core::{Address, Denoiser, Gaussian, Likelihood, Noise, Result, open01};
+use daps_core::{Address, Denoiser, Gaussian, Likelihood, Noise, Result, linear_measurement, open01};
 use rayon::prelude::*;
 
-use crate::measurement::linear_measurement;
 use crate::mixture_conditional::stack;
 
 /// A prior in closed form.

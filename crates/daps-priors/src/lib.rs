@@ -8,7 +8,6 @@ mod empirical;
 mod error;
 mod files;
 mod gaussian;
-mod measurement;
 mod mixture;
 mod mixture_conditional;
 mod plane;
@@ -21,7 +20,6 @@ pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, V
 pub use empirical::Empirical;
 pub use error::{Error, Result};
 pub use files::{read_array, read_images};
-pub use measurement::linear_measurement;
 pub use mixture::GaussianMixture;
 pub use registry::{PriorInfo, build, registry};
 pub use spread::spread_table;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use common::{AT, Dense, Square, assert_close, mixture, normals, priors, random_full, tensor, values};
 use daps_core::candle::Tensor;
+use daps_core::linear_measurement;
 use daps_core::{Beta, Denoiser, Gaussian, Likelihood, Noise, RowCovariance};
 use daps_metrics::moments::Moments;
-use daps_priors::{Analytic, Empirical, GaussianMixture, Posterior, linear_measurement, spread_table};
+use daps_priors::{Analytic, Empirical, GaussianMixture, Posterior, spread_table};
 
 /// Two measurements of two values: each row with its own matrix, or one for both.
 fn likelihood(matrices: Vec<Vec<f64>>, beta: impl Into<Beta>) -> Gaussian {

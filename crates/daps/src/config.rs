@@ -89,7 +89,10 @@ impl RunConfig {
         positive("batch", self.batch)?;
         positive("task.measurements", self.task.measurements)?;
         if self.task.shape.is_empty() || self.task.shape.contains(&0) {
-            return Err(Error::Config(format!("task.shape: expected positive sizes, got {:?}", self.task.shape)));
+            return Err(Error::Config(format!(
+                "task.shape: expected positive sizes, got {:?}",
+                self.task.shape
+            )));
         }
         if !(self.task.noise.is_finite() && self.task.noise > 0.0) {
             let noise = self.task.noise;

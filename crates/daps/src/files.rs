@@ -38,7 +38,11 @@ pub fn make_directory(path: &Path, reuse: bool) -> Result<()> {
 }
 
 /// Writes named tensors as safetensors, with text beside them.
-pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)], metadata: HashMap<String, String>) -> Result<()> {
+pub fn write_tensors(
+    path: &Path,
+    tensors: &[(&str, &Tensor)],
+    metadata: HashMap<String, String>,
+) -> Result<()> {
     let named = tensors.iter().map(|(name, tensor)| (*name, *tensor));
     let bytes = safetensors::serialize(named, Some(metadata)).map_err(|e| Error::content(path, e))?;
     write(path, &bytes)
@@ -47,8 +51,8 @@ pub fn write_tensors(path: &Path, tensors: &[(&str, &Tensor)], metadata: HashMap
 /// Reads all tensors and the text of a safetensors file.
 pub fn read_tensors(path: &Path) -> Result<(HashMap<String, Tensor>, HashMap<String, String>)> {
     let bytes = fs::read(path).map_err(Error::file(path, "cannot read"))?;
-    let (_, header) =
-        safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| Error::content(path, format!("not a safetensors file: {e}")))?;
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes)
+        .map_err(|e| Error::content(path, format!("not a safetensors file: {e}")))?;
     let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
         .map_err(|e| Error::content(path, format!("not a safetensors file: {e}")))?;
     Ok((tensors, header.metadata().clone().unwrap_or_default()))
@@ -77,7 +81,9 @@ mod tests {
         let tensor = Tensor::new(&[[1.0f64, -0.0, f64::MIN_POSITIVE]], &Device::Cpu).unwrap();
         write_tensors(&path, &[("x", &tensor)], HashMap::from([("k".into(), "v".into())])).unwrap();
         let (tensors, text) = read_tensors(&path).unwrap();
-        let bits = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f64>().unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        let bits = |t: &Tensor| {
+            t.flatten_all().unwrap().to_vec1::<f64>().unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+        };
         assert_eq!(bits(&tensors["x"]), bits(&tensor));
         assert_eq!(text["k"], "v");
         fs::write(&path, b"nonsense").unwrap();

@@ -36,15 +36,20 @@ pub struct Panel<'a> {
     pub paths: Vec<Vec<[f64; 2]>>,
 }
 
-fn drawn<E: std::error::Error + Send + Sync>(result: std::result::Result<(), DrawingAreaErrorKind<E>>) -> Result<()> {
+fn drawn<E: std::error::Error + Send + Sync>(
+    result: std::result::Result<(), DrawingAreaErrorKind<E>>,
+) -> Result<()> {
     result.map_err(|e| Error::Config(format!("a plot could not be drawn: {e}")))
 }
 
 /// Lines over logarithmic axes; `x_falls` puts large x on the left, as annealing runs.
 pub fn log_lines(title: &str, x: &str, y: &str, lines: &[Line], x_falls: bool) -> Result<String> {
     let positive = |v: f64| v.is_finite() && v > 0.0;
-    let all: Vec<(f64, f64)> =
-        lines.iter().flat_map(|l| l.points.iter().copied()).filter(|p| positive(p.0) && positive(p.1)).collect();
+    let all: Vec<(f64, f64)> = lines
+        .iter()
+        .flat_map(|l| l.points.iter().copied())
+        .filter(|p| positive(p.0) && positive(p.1))
+        .collect();
     if all.is_empty() {
         return Err(Error::Config(format!("nothing to plot in '{title}'")));
     }
@@ -82,7 +87,8 @@ where
         .x_label_area_size(44)
         .y_label_area_size(64)
         .build_cartesian_2d(x_range, y_range)?;
-    let power = |v: &f64| format!("{:.3}", 10f64.powf(*v)).trim_end_matches('0').trim_end_matches('.').to_owned();
+    let power =
+        |v: &f64| format!("{:.3}", 10f64.powf(*v)).trim_end_matches('0').trim_end_matches('.').to_owned();
     chart
         .configure_mesh()
         .x_desc(x)
@@ -93,13 +99,18 @@ where
         .draw()?;
     for (i, line) in lines.iter().enumerate() {
         let color = COLORS[i % COLORS.len()];
-        let points = line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).map(|p| (p.0.log10(), p.1.log10()));
+        let points =
+            line.points.iter().filter(|p| p.0 > 0.0 && p.1 > 0.0).map(|p| (p.0.log10(), p.1.log10()));
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))?
             .label(line.name)
             .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.85)).border_style(RGBColor(200, 200, 200)).draw()
+    chart
+        .configure_series_labels()
+        .background_style(WHITE.mix(0.85))
+        .border_style(RGBColor(200, 200, 200))
+        .draw()
 }
 
 /// Point clouds in a row of panels that share their axes.
@@ -161,7 +172,10 @@ where
         let opacity = if i == 0 { 0.9 } else { 0.6 };
         chart
             .draw_series(
-                points.iter().filter(inside).map(|p| Circle::new((p[0], p[1]), 2, color.mix(opacity).filled())),
+                points
+                    .iter()
+                    .filter(inside)
+                    .map(|p| Circle::new((p[0], p[1]), 2, color.mix(opacity).filled())),
             )?
             .label(*name)
             .legend(move |(x, y)| Circle::new((x + 8, y), 3, color.filled()));

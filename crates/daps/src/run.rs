@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Tensor};
 use daps_core::real::{batched, check_finite, combine, to_f64};
 use daps_core::{
-    Address, Cost, Event, Gaussian, Likelihood, Method, Noise, Operator, Purpose, Row, Samples,
-    State, Task,
+    Address, Cost, Event, Gaussian, Likelihood, Method, Noise, Operator, Purpose, Row, Samples, State, Task,
 };
 use daps_priors::Analytic;
 use serde::{Deserialize, Serialize};
@@ -84,7 +83,8 @@ impl Run {
         let task = &config.task;
         let (name, settings) = config.method()?;
         let method = daps_methods::registry::build(&name, &settings, &task.operator)?;
-        let operator = daps_operators::registry::build(&task.operator, &task.options, &task.shape, config.seed)?;
+        let operator =
+            daps_operators::registry::build(&task.operator, &task.options, &task.shape, config.seed)?;
         let prior = daps_priors::build(&config.prior, &task.shape, base)?;
         let (truth, y) = measure(&config, &*prior, &*operator, base)?;
         let measurements = y.dims()[0];
@@ -106,15 +106,18 @@ impl Run {
     /// Runs to the end, or until asked to stop; then the directory holds a checkpoint.
     pub fn execute(&self, directory: &Directory, progress: &mut dyn Progress) -> Result<Summary> {
         let mut record = Record::open(self, directory)?;
-        let batches: Vec<Vec<usize>> =
-            (0..self.rows.len()).collect::<Vec<_>>().chunks(self.config.batch).map(<[usize]>::to_vec).collect();
+        let batches: Vec<Vec<usize>> = (0..self.rows.len())
+            .collect::<Vec<_>>()
+            .chunks(self.config.batch)
+            .map(<[usize]>::to_vec)
+            .collect();
         progress.begin(self.method.info().name, batches.len() * self.method.levels());
         let (first, mut from) = (record.batch, record.state.take());
-        (0..first * self.method.levels()).for_each(|_| drop(progress.step("done before")));
+        (0..first * self.method.levels()).for_each(|_| _ = progress.step("done before"));
         for rows in batches.iter().skip(first) {
             if let Some(state) = &from {
                 state.check(rows.len(), &self.config.task.shape, self.method.levels())?;
-                (0..state.level).for_each(|_| drop(progress.step("done before")));
+                (0..state.level).for_each(|_| _ = progress.step("done before"));
             }
             let noise = Noise::new(self.config.seed, rows.iter().map(|&r| self.rows[r]).collect());
             let task = self.task(rows)?;
@@ -184,7 +187,10 @@ fn with_batch(array: Tensor, shape: &[usize], path: &Path) -> Result<Tensor> {
     let array = if array.dims() == shape { array.unsqueeze(0)? } else { array };
     if array.dims().is_empty() || &array.dims()[1..] != shape || array.dims()[0] == 0 {
         let expected = batched(1, shape);
-        return Err(Error::content(path, format!("expected shape {shape:?} or {expected:?} with any first size, got {:?}", array.dims())));
+        return Err(Error::content(
+            path,
+            format!("expected shape {shape:?} or {expected:?} with any first size, got {:?}", array.dims()),
+        ));
     }
     Ok(array)
 }
@@ -240,8 +246,8 @@ impl<'a> Record<'a> {
         let path = self.directory.path.join(CHECKPOINT);
         let (mut tensors, text) = files::read_tensors(&path)?;
         let mark = text.get("mark").ok_or_else(|| Error::content(&path, "not a checkpoint of a run"))?;
-        let mark: Mark =
-            serde_json::from_str(mark).map_err(|e| Error::content(&path, format!("damaged checkpoint: {e}")))?;
+        let mark: Mark = serde_json::from_str(mark)
+            .map_err(|e| Error::content(&path, format!("damaged checkpoint: {e}")))?;
         if mark.config != self.config {
             return Err(Error::content(&path, "belongs to another configuration"));
         }
@@ -324,13 +330,17 @@ impl<'a> Record<'a> {
         let summary = statistics.summary(run, &samples, &self.done_diverged, self.cost)?;
         files::write(&path.join("trace.jsonl"), (self.trace.join("\n") + "\n").as_bytes())?;
         let shape = batched(run.truth_count(), &batched(run.config.samples, &run.config.task.shape));
-        let tensors = [
-            ("samples", &samples.reshape(shape)?),
-            ("mean", &statistics.mean),
-            ("std", &statistics.std),
-        ];
+        let tensors =
+            [("samples", &samples.reshape(shape)?), ("mean", &statistics.mean), ("std", &statistics.std)];
         files::write_tensors(&path.join("samples.safetensors"), &tensors, HashMap::new())?;
-        picture::write_run(path, run.truth.as_ref(), run.likelihood.y(), &samples, &statistics.mean, &statistics.std)?;
+        picture::write_run(
+            path,
+            run.truth.as_ref(),
+            run.likelihood.y(),
+            &samples,
+            &statistics.mean,
+            &statistics.std,
+        )?;
         let metrics = serde_json::to_string_pretty(&summary).map_err(|e| Error::content(path, e))?;
         files::write(&path.join("metrics.json"), (metrics + "\n").as_bytes())?;
         let checkpoint = path.join(CHECKPOINT);
@@ -370,7 +380,8 @@ impl Statistics {
         let values = to_f64(samples)?;
         let (mut means, mut stds) = (Vec::new(), Vec::new());
         for (chains, lost) in values.chunks(d * run.config.samples).zip(diverged.chunks(run.config.samples)) {
-            let kept: Vec<&[f64]> = chains.chunks(d).zip(lost).filter(|(_, l)| !**l).map(|(x, _)| x).collect();
+            let kept: Vec<&[f64]> =
+                chains.chunks(d).zip(lost).filter(|(_, l)| !**l).map(|(x, _)| x).collect();
             let n = kept.len() as f64;
             for k in 0..d {
                 let mean = kept.iter().map(|x| x[k]).sum::<f64>() / n;

@@ -12,8 +12,9 @@ use candle_core::{Device, Tensor};
 use daps_core::mixture::Mixture;
 use daps_core::real::to_f64;
 use daps_core::{
-    Address, Center, CovarianceKind, Denoiser, Error as CoreError, Estimate, Gaussian, Likelihood, Method, Noise, Ode,
-    OdeEnd, OdeOrder, OdeSteps, Purpose, RHO, Row, RowCovariance, ScheduleRule, Spread, Task, fill_normal, open01,
+    Address, Center, CovarianceKind, Denoiser, Error as CoreError, Estimate, Gaussian, Likelihood, Method,
+    Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Purpose, RHO, Row, RowCovariance, ScheduleRule, Spread, Task,
+    fill_normal, open01,
 };
 use daps_methods::kernel::{DecayBy, Exact, KernelConfig, Langevin, StepSize};
 use daps_methods::{Daps, Dps, Dynamics, Guidance};
@@ -122,7 +123,8 @@ fn schedule(levels: usize) -> ScheduleRule {
 }
 
 fn ode_endpoint() -> Estimate {
-    let ode = Ode { steps: OdeSteps::Fixed(5), min: 0.01, rho: RHO, end: OdeEnd::Zero, order: OdeOrder::Euler };
+    let ode =
+        Ode { steps: OdeSteps::Fixed(5), min: 0.01, rho: RHO, end: OdeEnd::Zero, order: OdeOrder::Euler };
     Estimate::Gaussian { center: Center::Ode(ode), spread: Spread::Sigma }
 }
 
@@ -311,7 +313,10 @@ pub fn run(
             if number == 0 {
                 clouds.push(problem.cloud(entry.name, &samples));
             }
-            let note = format!("({}, {}) seed {} {}: W1 {:.3}", score.dim, score.obs, score.seed, score.method, score.w1);
+            let note = format!(
+                "({}, {}) seed {} {}: W1 {:.3}",
+                score.dim, score.obs, score.seed, score.method, score.w1
+            );
             scores.push(score);
             if progress.step(&note).is_break() {
                 return Err(Error::Config("stopped on request".into()));
@@ -336,7 +341,8 @@ impl<'a> Problem<'a> {
     fn new(instance: &'a Instance, settings: &'a Settings) -> Result<Self> {
         let prior = instance.prior()?;
         let posterior = prior.posterior(&instance.likelihood(1)?, 0)?;
-        let rows = (0..settings.samples as u64).map(|chain| Row { measurement: instance.seed, chain }).collect();
+        let rows =
+            (0..settings.samples as u64).map(|chain| Row { measurement: instance.seed, chain }).collect();
         let noise = Noise::new(settings.seed, rows);
         let reference = to_f64(&posterior.draw(&noise, Address::new(0, Purpose::Reference, 0))?)?;
         Ok(Self { instance, settings, prior: Arc::new(prior), posterior, reference, noise })

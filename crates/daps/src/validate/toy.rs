@@ -121,7 +121,10 @@ fn methods(levels: usize) -> Vec<(&'static str, Arc<dyn Method>)> {
         beta: None,
         schedule: schedule.clone(),
         estimate: Estimate::Gaussian { center: Center::Ode(ode), spread: Spread::Sigma },
-        kernel: KernelConfig::Langevin(Langevin { steps: 100, step_size: StepSize::Curvature { factor: 0.1 } }),
+        kernel: KernelConfig::Langevin(Langevin {
+            steps: 100,
+            step_size: StepSize::Curvature { factor: 0.1 },
+        }),
     };
     let dps = |dynamics| Dps {
         schedule: schedule.clone(),

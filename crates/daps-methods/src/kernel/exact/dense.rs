@@ -6,7 +6,7 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::mixture::{LinearMeasurement, Mixture};
 use daps_core::real::{batched, from_f64, to_f64};
 use daps_core::{
-    Address, Beta, ChainInfo, Covariance, Error, Gaussian, Noise, Operator, Purpose, Result, Step,
+    Address, Beta, ChainInfo, Covariance, Error, Gaussian, Noise, Purpose, Result, Step, linear_measurement,
 };
 use rayon::prelude::*;
 
@@ -62,33 +62,7 @@ pub(super) fn draw_mixture(
 
 /// A and β² for every row, or one for all where operator and noise are shared.
 fn measurements(likelihood: &Gaussian, rows: usize) -> Result<Vec<LinearMeasurement>> {
-    let operator = likelihood.operator();
-    let m: usize = operator.output_shape().iter().product();
-    let variances: Vec<Vec<f64>> = match likelihood.beta() {
-        Beta::Rows(beta) => beta.iter().map(|b| vec![b * b; m]).collect(),
-        Beta::Each(beta) => to_f64(beta)?.chunks(m).map(|row| row.iter().map(|b| b * b).collect()).collect(),
-    };
-    let matrices = match operator.rows() {
-        None => vec![matrix(operator)?],
-        Some(n) => (0..n).map(|i| matrix(&Arc::clone(operator).select(&[i])?)).collect::<Result<Vec<_>>>()?,
-    };
-    let count = if variances.len() == 1 && matrices.len() == 1 { 1 } else { rows };
-    Ok((0..count)
-        .map(|i| LinearMeasurement {
-            matrix: matrices[if matrices.len() == 1 { 0 } else { i }].clone(),
-            variance: variances[if variances.len() == 1 { 0 } else { i }].clone(),
-        })
-        .collect())
-}
-
-/// A as a row-major `m x d` matrix, from its action on unit vectors.
-fn matrix(operator: &Arc<dyn Operator>) -> Result<Vec<f64>> {
-    if operator.as_linear().is_none() {
-        return Err(Error::missing("exact", "a linear operator", operator.name()));
-    }
-    let shape = operator.input_shape().to_vec();
-    let d: usize = shape.iter().product();
-    let m: usize = operator.output_shape().iter().product();
+    let d: usize = likelihood.operator().input_shape().iter().product();
     if d > MAX_DIM {
         return Err(Error::invalid(
             "a dense conditional draw",
@@ -96,16 +70,10 @@ fn matrix(operator: &Arc<dyn Operator>) -> Result<Vec<f64>> {
             d,
         ));
     }
-    let operator = if operator.rows().is_some() {
-        Arc::clone(operator).select(&vec![0; d])?
-    } else {
-        Arc::clone(operator)
+    let shared_noise = match likelihood.beta() {
+        Beta::Rows(beta) => beta.len() == 1,
+        Beta::Each(beta) => beta.dims()[0] == 1,
     };
-    let unit = Tensor::eye(d, DType::F64, &daps_core::candle::Device::Cpu)?.reshape(batched(d, &shape))?;
-    let columns = to_f64(&operator.apply(&unit)?)?;
-    let mut out = vec![0.0; m * d];
-    for (j, column) in columns.chunks(m).enumerate() {
-        column.iter().enumerate().for_each(|(i, v)| out[i * d + j] = *v);
-    }
-    Ok(out)
+    let shared = shared_noise && likelihood.operator().rows().is_none();
+    (0..if shared { 1 } else { rows }).map(|row| Ok(linear_measurement(likelihood, row)?.0)).collect()
 }

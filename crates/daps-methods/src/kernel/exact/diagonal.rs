@@ -32,7 +32,7 @@ pub(super) fn draw(
     mean: &Tensor,
     covariance: &Covariance,
     likelihood: &Gaussian,
-    entries: &Tensor,
+    entries: &[Vec<f64>],
     noise: &Noise,
     step: &Step,
 ) -> Result<(Tensor, ChainInfo)> {
@@ -46,7 +46,7 @@ fn values<T: Real>(
     mean: &Tensor,
     covariance: &Covariance,
     likelihood: &Gaussian,
-    entries: &Tensor,
+    entries: &[Vec<f64>],
     z: &Tensor,
 ) -> Result<Tensor> {
     let variance = match covariance {
@@ -60,7 +60,6 @@ fn values<T: Real>(
         Beta::Rows(b) => Field::<T>::Rows(b.clone()),
         Beta::Each(b) => Field::of(b, mean)?,
     };
-    let entries = Field::<T>::of(entries, mean)?;
     let y = likelihood.y().to_dtype(mean.dtype())?;
     let n = mean.elem_count() / mean.dims()[0].max(1);
     let mut out = vec![T::default(); mean.elem_count()];
@@ -68,10 +67,11 @@ fn values<T: Real>(
         with_slice(&y, |y: &[T]| {
             with_slice(z, |z: &[T]| {
                 for (row, out) in out.chunks_mut(n.max(1)).enumerate() {
+                    let entries = if entries.len() == 1 { &entries[0] } else { &entries[row] };
                     out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
                         for (k, out) in (block * BLOCK..).zip(out) {
                             let at = row * n + k;
-                            let (a, c) = (entries.at(row, n, k), variance.at(row, n, k));
+                            let (a, c) = (entries[k], variance.at(row, n, k));
                             let mean = mean[at].wide();
                             let (center, spread) = if a == 0.0 {
                                 (mean, c.sqrt())

@@ -141,7 +141,11 @@ impl Target {
         let recursion = Recursion::new(eta, self.curvature(), steps);
         let fixed = self.conditional();
         let rest = 1.0 - recursion.decay;
-        Affine { gain: recursion.decay + rest * fixed.gain, shift: rest * fixed.shift, noise: recursion.spread }
+        Affine {
+            gain: recursion.decay + rest * fixed.gain,
+            shift: rest * fixed.shift,
+            noise: recursion.spread,
+        }
     }
 
     /// Position and velocity as an affine function of x̂0, with their 2x2 covariance given x̂0.
@@ -189,7 +193,9 @@ pub fn run(daps: &Daps, mode: &Mode, beta: f64) -> Result<Normal> {
         let (singular, y, largest) = (mode.singular, mode.y, mode.largest);
         let target = Target { spread, singular, y, beta: daps.beta.unwrap_or(beta), largest };
         let Some(kernel) = target.kernel(&daps.kernel, &step) else {
-            return Err(Error::Config("the law in closed form: expected a kernel whose law is linear".into()));
+            return Err(Error::Config(
+                "the law in closed form: expected a kernel whose law is linear".into(),
+            ));
         };
         let x0_hat = mode.mean + g * (law.mean - mode.mean);
         law.mean = kernel.gain * x0_hat + kernel.shift;
@@ -215,7 +221,8 @@ mod tests {
     #[test]
     fn the_three_limits_of_the_scalar_example() {
         let ode = Ode { steps: OdeSteps::Fixed(200), ..Ode::paper(1) };
-        let endpoint = Estimate::Gaussian { center: Center::Ode(Ode { min: 1e-5, ..ode }), spread: Spread::Sigma };
+        let endpoint =
+            Estimate::Gaussian { center: Center::Ode(Ode { min: 1e-5, ..ode }), spread: Spread::Sigma };
         let law = run(&daps(2000, endpoint), &SCALAR, 1.0).unwrap();
         assert!((law.mean - 2.0 / 3.0).abs() < 0.01 && (law.variance - 2.0 / 3.0).abs() < 0.01, "{law:?}");
 
@@ -245,7 +252,11 @@ mod tests {
         let hmc = KernelConfig::Hmc(Hmc { steps: 30, step_size: step_size.clone(), momentum: 0.0 });
         let langevin = KernelConfig::Langevin(Langevin { steps: 30, step_size });
         let (a, b) = (target.kernel(&hmc, &step).unwrap(), target.kernel(&langevin, &step).unwrap());
-        assert!((a.gain - b.gain).abs() < 1e-12 && (a.shift - b.shift).abs() < 1e-12 && (a.noise - b.noise).abs() < 1e-12);
+        assert!(
+            (a.gain - b.gain).abs() < 1e-12
+                && (a.shift - b.shift).abs() < 1e-12
+                && (a.noise - b.noise).abs() < 1e-12
+        );
     }
 
     /// A long stable chain forgets its start.
@@ -253,8 +264,13 @@ mod tests {
     fn a_long_chain_of_small_steps_is_the_conditional() {
         let target = Target { spread: 0.09, singular: 0.7, y: 0.4, beta: 0.1, largest: 1.0 };
         let step = Step { index: 0, of: 4, start: 1.0, sigma: 0.3, next: 0.1 };
-        let langevin = KernelConfig::Langevin(Langevin { steps: 2_000_000, step_size: StepSize::decay(1e-6) });
+        let langevin =
+            KernelConfig::Langevin(Langevin { steps: 2_000_000, step_size: StepSize::decay(1e-6) });
         let (a, b) = (target.kernel(&langevin, &step).unwrap(), target.conditional());
-        assert!((a.gain - b.gain).abs() < 1e-4 && (a.shift - b.shift).abs() < 1e-4 && (a.noise - b.noise).abs() < 1e-4);
+        assert!(
+            (a.gain - b.gain).abs() < 1e-4
+                && (a.shift - b.shift).abs() < 1e-4
+                && (a.noise - b.noise).abs() < 1e-4
+        );
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Address, Approx, Center, Conditional, Covariance, CovarianceKind, Estimate, Gaussian, Noise, Purpose, RHO, Row,
-    RowCovariance, Schedule, ScheduleRule, Spread, Step, Task, Method,
+    Address, Approx, Center, Conditional, Covariance, CovarianceKind, Estimate, Gaussian, Method, Noise,
+    Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, Step, Task,
 };
 use daps_methods::kernel::{Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Way};
 use daps_methods::{BUDGETS, Daps, PRESETS};

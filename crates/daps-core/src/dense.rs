@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::mixture::LinearMeasurement;
+use crate::real::{batched, check_rows, pick, to_f64};
+use crate::{Beta, Error, Gaussian, Operator, Result};
 use candle_core::{DType, Device, Tensor};
-use daps_core::mixture::LinearMeasurement;
-use daps_core::real::{batched, check_rows, to_f64};
-use daps_core::{Beta, Error, Gaussian, Operator, Result};
 
 /// Unit vectors that go through the operator at once.
 const CHUNK: usize = 256;
@@ -19,7 +19,7 @@ pub fn linear_measurement(likelihood: &Gaussian, row: usize) -> Result<(LinearMe
     }
     let y = to_f64(&likelihood.y().get(row)?)?;
     let variance = match likelihood.beta() {
-        Beta::Rows(beta) => vec![daps_core::real::pick(beta, row).powi(2); y.len()],
+        Beta::Rows(beta) => vec![pick(beta, row).powi(2); y.len()],
         Beta::Each(beta) => {
             let beta = to_f64(&beta.get(if beta.dims()[0] == 1 { 0 } else { row })?)?;
             beta.iter().map(|b| b * b).collect()
@@ -43,7 +43,7 @@ fn dense(operator: &Arc<dyn Operator>, row: usize) -> Result<Vec<f64>> {
             None => Arc::clone(operator),
         };
         let Some(linear) = serving.as_linear() else {
-            return Err(Error::missing("the exact posterior", "a linear operator", operator.name()));
+            return Err(Error::missing("dense algebra", "a linear operator", operator.name()));
         };
         let units = units(first, n, count, shape)?;
         columns.extend(to_f64(&if from_outputs {
