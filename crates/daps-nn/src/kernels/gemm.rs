@@ -1,0 +1,233 @@
+//! Matrix products on one thread: rows times packed panels, and the transposed product of weight gradients.
+//!
+//! Every element of a product is one sum over the inner dimension in ascending order, so that neither the blocking
+//! of the rows nor the thread that runs them changes a bit.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+
+use super::round_up;
+use crate::buffer::Buffer;
+use crate::par;
+use crate::simd::{Isa, Simd, simd_fn};
+
+/// C (rows x n) = A (rows x inner) * B, with B packed by [`pack`].
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) a: *const f32,
+    pub(crate) lda: usize,
+    pub(crate) rows: usize,
+    pub(crate) inner: usize,
+    pub(crate) b: *const f32,
+    pub(crate) n: usize,
+    pub(crate) c: *mut f32,
+    pub(crate) ldc: usize,
+}
+
+/// C (m x n) = or += A^T B with A (inner x m) and B (inner x n) in rows; n is a multiple of the panel width.
+#[derive(Clone, Copy)]
+pub(crate) struct TransposedProduct {
+    pub(crate) a: *const f32,
+    pub(crate) lda: usize,
+    pub(crate) m: usize,
+    pub(crate) inner: usize,
+    pub(crate) b: *const f32,
+    pub(crate) ldb: usize,
+    pub(crate) n: usize,
+    pub(crate) c: *mut f32,
+    pub(crate) ldc: usize,
+    pub(crate) accumulate: bool,
+}
+
+/// An `R` x NR block of C in registers.
+#[inline(always)]
+unsafe fn block<S: Simd, const R: usize>(p: &Product, a: *const f32, b: *const f32, c: *mut f32, ldc: usize) {
+    let mut acc = [[S::splat(0.0); 2]; R];
+    for k in 0..p.inner {
+        let b0 = S::load(b.add(k * S::NR));
+        let b1 = S::load(b.add(k * S::NR + S::LANES));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let x = S::splat(*a.add(r * p.lda + k));
+            acc[0] = S::fma(x, b0, acc[0]);
+            acc[1] = S::fma(x, b1, acc[1]);
+        }
+    }
+    for (r, acc) in acc.iter().enumerate() {
+        S::store(c.add(r * ldc), acc[0]);
+        S::store(c.add(r * ldc + S::LANES), acc[1]);
+    }
+}
+
+/// Calls [`block`] with the constant number of rows that `rows` asks for, at most `S::MR`.
+#[inline(always)]
+unsafe fn rows_block<S: Simd>(
+    p: &Product,
+    rows: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    ldc: usize,
+) {
+    match rows {
+        1 => block::<S, 1>(p, a, b, c, ldc),
+        2 => block::<S, 2>(p, a, b, c, ldc),
+        3 => block::<S, 3>(p, a, b, c, ldc),
+        4 => block::<S, 4>(p, a, b, c, ldc),
+        5 if S::MR >= 5 => block::<S, 5>(p, a, b, c, ldc),
+        6 if S::MR >= 6 => block::<S, 6>(p, a, b, c, ldc),
+        7 if S::MR >= 7 => block::<S, 7>(p, a, b, c, ldc),
+        8 if S::MR >= 8 => block::<S, 8>(p, a, b, c, ldc),
+        9 if S::MR >= 9 => block::<S, 9>(p, a, b, c, ldc),
+        10 if S::MR >= 10 => block::<S, 10>(p, a, b, c, ldc),
+        11 if S::MR >= 11 => block::<S, 11>(p, a, b, c, ldc),
+        12 if S::MR >= 12 => block::<S, 12>(p, a, b, c, ldc),
+        13 if S::MR >= 13 => block::<S, 13>(p, a, b, c, ldc),
+        14 if S::MR >= 14 => block::<S, 14>(p, a, b, c, ldc),
+        _ => unreachable!("more rows than the micro-kernel has"),
+    }
+}
+
+simd_fn! {
+    /// # Safety
+    /// The pointers must cover the shapes of [`Product`]; C must not overlap A or B.
+    pub(crate) unsafe fn product<S>(p: &Product) {
+        let mut n = 0;
+        while n < p.n {
+            let panel = p.b.add(n * p.inner);
+            let columns = (p.n - n).min(S::NR);
+            // Equal shares, so that no block is left with one row.
+            let blocks = p.rows.div_ceil(S::MR);
+            let (share, longer) = (p.rows / blocks.max(1), p.rows % blocks.max(1));
+            let mut r = 0;
+            for i in 0..blocks {
+                let rows = share + usize::from(i < longer);
+                let a = p.a.add(r * p.lda);
+                let c = p.c.add(r * p.ldc + n);
+                if columns == S::NR {
+                    rows_block::<S>(p, rows, a, panel, c, p.ldc);
+                } else {
+                    let mut tile = [0f32; 14 * 32];
+                    rows_block::<S>(p, rows, a, panel, tile.as_mut_ptr(), S::NR);
+                    for i in 0..rows {
+                        std::ptr::copy_nonoverlapping(tile.as_ptr().add(i * S::NR), c.add(i * p.ldc), columns);
+                    }
+                }
+                r += rows;
+            }
+            n += S::NR;
+        }
+    }
+}
+
+/// An `R` x NR block of A^T B in registers.
+#[inline(always)]
+unsafe fn block_t<S: Simd, const R: usize>(p: &TransposedProduct, a: *const f32, b: *const f32, c: *mut f32) {
+    let mut acc = [[S::splat(0.0); 2]; R];
+    if p.accumulate {
+        for (r, acc) in acc.iter_mut().enumerate() {
+            *acc = [S::load(c.add(r * p.ldc)), S::load(c.add(r * p.ldc + S::LANES))];
+        }
+    }
+    for t in 0..p.inner {
+        let b0 = S::load(b.add(t * p.ldb));
+        let b1 = S::load(b.add(t * p.ldb + S::LANES));
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let x = S::splat(*a.add(t * p.lda + r));
+            acc[0] = S::fma(x, b0, acc[0]);
+            acc[1] = S::fma(x, b1, acc[1]);
+        }
+    }
+    for (r, acc) in acc.iter().enumerate() {
+        S::store(c.add(r * p.ldc), acc[0]);
+        S::store(c.add(r * p.ldc + S::LANES), acc[1]);
+    }
+}
+
+simd_fn! {
+    /// # Safety
+    /// The pointers must cover the shapes of [`TransposedProduct`]; C must not overlap A or B.
+    pub(crate) unsafe fn transposed_product<S>(p: &TransposedProduct) {
+        let mut n = 0;
+        while n < p.n {
+            let b = p.b.add(n);
+            let mut r = 0;
+            while r < p.m {
+                let (a, c) = (p.a.add(r), p.c.add(r * p.ldc + n));
+                let rows = (p.m - r).min(S::MT);
+                match rows {
+                    1 => block_t::<S, 1>(p, a, b, c),
+                    2 => block_t::<S, 2>(p, a, b, c),
+                    3 => block_t::<S, 3>(p, a, b, c),
+                    4 => block_t::<S, 4>(p, a, b, c),
+                    5 if S::MT >= 5 => block_t::<S, 5>(p, a, b, c),
+                    6 if S::MT >= 6 => block_t::<S, 6>(p, a, b, c),
+                    7 if S::MT >= 7 => block_t::<S, 7>(p, a, b, c),
+                    _ => block_t::<S, 8>(p, a, b, c),
+                }
+                r += rows;
+            }
+            n += S::NR;
+        }
+    }
+}
+
+/// Packs B (inner x n), given element by element, into panels: [n / NR][inner][NR], padded with zeros.
+pub(crate) fn pack(
+    isa: Isa,
+    inner: usize,
+    n: usize,
+    element: impl Fn(usize, usize) -> f32 + Send + Sync,
+) -> Buffer {
+    let nr = isa.nr();
+    let mut packed = Buffer::take(inner * round_up(n, nr));
+    let out = par::Shared::new(&mut packed);
+    par::for_each(n.div_ceil(nr), |panel| {
+        // SAFETY: each panel is one job's own part.
+        let part = unsafe { out.slice(panel * inner * nr, inner * nr) };
+        for j in 0..nr {
+            let column = panel * nr + j;
+            for k in 0..inner {
+                part[k * nr + j] = if column < n { element(k, column) } else { 0.0 };
+            }
+        }
+    });
+    packed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_close, normal};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn products_agree_with_f64(rows in 1usize..40, inner in 0usize..70, n in 1usize..70, seed in 0u64..1000) {
+            let (a, b) = (normal(rows * inner, seed), normal(inner * n, seed + 1));
+            let mut expected = vec![0f64; rows * n];
+            for r in 0..rows { for j in 0..n { for k in 0..inner {
+                expected[r * n + j] += f64::from(a[r * inner + k]) * f64::from(b[k * n + j]);
+            } } }
+            for isa in Isa::available() {
+                let packed = pack(isa, inner, n, |k, j| b[k * n + j]);
+                let mut c = vec![f32::NAN; rows * n];
+                let p = Product { a: a.as_ptr(), lda: inner, rows, inner, b: packed.as_ptr(), n, c: c.as_mut_ptr(), ldc: n };
+                // SAFETY: the shapes are those of the buffers.
+                unsafe { product(isa, &p) };
+                assert_close(&c, &expected, 1e-5);
+
+                let np = round_up(n, isa.nr());
+                let mut at = vec![0f32; inner * rows];
+                for r in 0..rows { for k in 0..inner { at[k * rows + r] = a[r * inner + k]; } }
+                let mut bp = vec![0f32; inner * np];
+                for k in 0..inner { bp[k * np..][..n].copy_from_slice(&b[k * n..][..n]); }
+                let mut ct = vec![1f32; rows * np];
+                let t = TransposedProduct { a: at.as_ptr(), lda: rows, m: rows, inner, b: bp.as_ptr(), ldb: np, n: np,
+                    c: ct.as_mut_ptr(), ldc: np, accumulate: true };
+                // SAFETY: the shapes are those of the buffers.
+                unsafe { transposed_product(isa, &t) };
+                let got: Vec<f32> = (0..rows * n).map(|i| ct[i / n * np + i % n] - 1.0).collect();
+                assert_close(&got, &expected, 1e-5);
+            }
+        }
+    }
+}

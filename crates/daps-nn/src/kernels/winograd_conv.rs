@@ -1,0 +1,248 @@
+//! 3x3 convolution with stride 1 through Winograd's transforms: output, input gradient and weight gradient.
+#![allow(unsafe_code)]
+
+use super::gemm::{self, Product, TransposedProduct};
+use super::winograd::{self, Finish, Grid, POINTS, Tiles};
+use super::winograd_weights;
+use super::{round_up, scratch_stride};
+use crate::buffer::Buffer;
+use crate::par::{self, Shared};
+use crate::simd::Isa;
+
+/// A map that is read, with its channels.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) values: &'a [f32],
+    pub(crate) channels: usize,
+}
+
+/// A map that is written, with its channels and what is done to it last.
+pub(crate) struct Target<'a> {
+    pub(crate) values: &'a mut [f32],
+    pub(crate) channels: usize,
+    pub(crate) finish: Finish,
+}
+
+/// Transformed weights up to this size stay in a core's cache, and each block of tiles runs through all 36 products;
+/// larger ones are read once per call instead, by many tiles at a time.
+const CACHED_WEIGHTS: usize = 3 << 20;
+/// Bytes of scratch that one block of tiles may use when it stays in one core's cache.
+const BLOCK_BYTES: usize = 900 << 10;
+/// Bytes of scratch when the threads share one large block.
+const SHARED_BYTES: usize = 16 << 20;
+
+struct Shape {
+    grid: Grid,
+    c: usize,
+    c_stride: usize,
+    k: usize,
+    k_padded: usize,
+    k_stride: usize,
+}
+
+/// Convolves the concatenated `sources` with `weights` (from [`winograd_weights::transform`]) into `targets`, whose
+/// channels follow one another in the weights' output.
+pub(crate) fn convolve(isa: Isa, grid: Grid, sources: &[Source], weights: &[f32], targets: &mut [Target]) {
+    let c: usize = sources.iter().map(|s| s.channels).sum();
+    let k: usize = targets.iter().map(|t| t.channels).sum();
+    let k_padded = round_up(k, isa.nr());
+    let shape =
+        Shape { grid, c, c_stride: scratch_stride(c), k, k_padded, k_stride: scratch_stride(k_padded) };
+    debug_assert_eq!(weights.len(), POINTS * c * k_padded);
+    let zeros = Buffer::zeroed(scratch_stride(c));
+    let outputs: Vec<(Shared, usize, Finish)> =
+        targets.iter_mut().map(|t| (Shared::new(t.values), t.channels, t.finish)).collect();
+    let per_tile = POINTS * (shape.c_stride + shape.k_stride) * size_of::<f32>();
+    let job = Job { isa, shape: &shape, sources, weights, outputs: &outputs, zeros: &zeros };
+    let (tiles, mr) = (grid.tiles(), isa.mr());
+    let block = (BLOCK_BYTES / per_tile / mr).clamp(1, 4) * mr;
+    if size_of_val(weights) <= CACHED_WEIGHTS && tiles >= 4 * block.min(mr) {
+        // With few tiles, smaller blocks, so that the threads get equal shares.
+        let block = if tiles >= 8 * block { block } else { mr };
+        par::chunks(tiles, block, |first, end| job.run_block(first, end - first));
+    } else {
+        let block = round_up((SHARED_BYTES / per_tile).max(4 * mr), mr);
+        for first in (0..tiles).step_by(block) {
+            job.run_shared(first, block.min(tiles - first));
+        }
+    }
+}
+
+struct Job<'a> {
+    isa: Isa,
+    shape: &'a Shape,
+    sources: &'a [Source<'a>],
+    weights: &'a [f32],
+    outputs: &'a [(Shared, usize, Finish)],
+    zeros: &'a [f32],
+}
+
+impl Job<'_> {
+    /// Transform, products and inverse transform of a few tiles on this thread.
+    fn run_block(&self, first: usize, count: usize) {
+        let s = self.shape;
+        let mut scratch = Buffer::take(POINTS * count * (s.c_stride + s.k_stride));
+        let (v, m) = scratch.split_at_mut(POINTS * count * s.c_stride);
+        let (v, m) = (Shared::new(v), Shared::new(m));
+        self.transform_in(v, first, 0, count, count);
+        for point in 0..POINTS {
+            self.multiply(v, m, point, 0, s.k_padded, count);
+        }
+        self.transform_out(m, first, 0, count, count);
+    }
+
+    /// The same three steps for many tiles, each step on all threads.
+    fn run_shared(&self, first: usize, count: usize) {
+        let s = self.shape;
+        let mut scratch = Buffer::take(POINTS * count * (s.c_stride + s.k_stride));
+        let (v, m) = scratch.split_at_mut(POINTS * count * s.c_stride);
+        let (v, m) = (Shared::new(v), Shared::new(m));
+        par::chunks(count, 2, |start, end| self.transform_in(v, first, start, end, count));
+        let columns = 4 * self.isa.nr();
+        let groups = s.k_padded.div_ceil(columns);
+        par::for_each(POINTS * groups, |i| {
+            let (point, group) = (i / groups, i % groups);
+            self.multiply(v, m, point, group * columns, ((group + 1) * columns).min(s.k_padded), count);
+        });
+        par::chunks(count, 2, |start, end| self.transform_out(m, first, start, end, count));
+    }
+
+    fn tiles(
+        &self,
+        channels: usize,
+        stride: usize,
+        first: usize,
+        range: (usize, usize),
+        count: usize,
+    ) -> Tiles {
+        Tiles {
+            grid: self.shape.grid,
+            first: first + range.0,
+            count: range.1 - range.0,
+            channels,
+            tile_stride: stride,
+            point_stride: count * stride,
+        }
+    }
+
+    fn transform_in(&self, v: Shared, first: usize, start: usize, end: usize, count: usize) {
+        transform_sources(self.isa, self.sources, self.zeros, |channels, offset| {
+            let t = self.tiles(channels, self.shape.c_stride, first, (start, end), count);
+            // SAFETY: tiles start..end of the block belong to this job.
+            (t, unsafe { v.ptr().add(start * self.shape.c_stride + offset) })
+        });
+    }
+
+    /// The product of one point, for the output channels from..to.
+    fn multiply(&self, v: Shared, m: Shared, point: usize, from: usize, to: usize, count: usize) {
+        let s = self.shape;
+        // SAFETY: the block of this point and these channels belongs to this job, and both blocks have its shape.
+        unsafe {
+            let p = Product {
+                a: v.ptr().add(point * count * s.c_stride),
+                lda: s.c_stride,
+                rows: count,
+                inner: s.c,
+                b: self.weights.as_ptr().add(point * s.c * s.k_padded + from * s.c),
+                n: to - from,
+                c: m.ptr().add(point * count * s.k_stride + from),
+                ldc: s.k_stride,
+            };
+            gemm::product(self.isa, &p);
+        }
+    }
+
+    fn transform_out(&self, m: Shared, first: usize, start: usize, end: usize, count: usize) {
+        let mut offset = 0;
+        for (output, channels, finish) in self.outputs {
+            let t = self.tiles(*channels, self.shape.k_stride, first, (start, end), count);
+            // SAFETY: these tiles' pixels belong to this job.
+            unsafe {
+                let block = m.ptr().add(start * self.shape.k_stride + offset);
+                winograd::output_transform(self.isa, &t, block, output.ptr(), finish);
+            }
+            offset += channels;
+        }
+        debug_assert_eq!(offset, self.shape.k);
+    }
+}
+
+/// Transforms the tiles of each source, one after the other: the vector that the first may write beyond its last
+/// channel is overwritten by the second, and the second's falls into the row's slack.
+fn transform_sources(
+    isa: Isa,
+    sources: &[Source],
+    zeros: &[f32],
+    place: impl Fn(usize, usize) -> (Tiles, *mut f32),
+) {
+    let mut offset = 0;
+    for source in sources {
+        let (tiles, block) = place(source.channels, offset);
+        // SAFETY: the source covers the grid, and `place` gives a block with slack after its channels.
+        unsafe { winograd::input_transform(isa, &tiles, source.values.as_ptr(), zeros.as_ptr(), block) };
+        offset += source.channels;
+    }
+}
+
+/// The gradient of the weights (out x in x 3 x 3), given the gradient of the output.
+pub(crate) fn weight_gradient(isa: Isa, grid: Grid, sources: &[Source], gradient: Source) -> Vec<f32> {
+    let c: usize = sources.iter().map(|s| s.channels).sum();
+    let k = gradient.channels;
+    let (k_padded, c_stride) = (round_up(k, isa.nr()), scratch_stride(c));
+    let k_stride = scratch_stride(k_padded);
+    let zeros = Buffer::zeroed(scratch_stride(c.max(k)));
+    let per_tile = POINTS * (c_stride + k_stride) * size_of::<f32>();
+    let tiles = grid.tiles();
+    // The size of a block is part of the result's rounding, so it depends on nothing but the layer's shape.
+    let block = (SHARED_BYTES / 2 / per_tile).clamp(64, 512);
+    let mut sum = Buffer::take(POINTS * c * k_padded);
+    // Padding columns may hold anything: a column of the sum depends on its own column of the gradient only.
+    let mut scratch = Buffer::take(POINTS * block.min(tiles) * (c_stride + k_stride));
+    for first in (0..tiles).step_by(block) {
+        let count = block.min(tiles - first);
+        let (v, d) = scratch.split_at_mut(POINTS * count * c_stride);
+        let (v, d, u) = (Shared::new(v), Shared::new(d), Shared::new(&mut sum));
+        par::chunks(count, 4, |start, end| {
+            let part = |channels, stride| Tiles {
+                grid,
+                first: first + start,
+                count: end - start,
+                channels,
+                tile_stride: stride,
+                point_stride: count * stride,
+            };
+            transform_sources(isa, sources, &zeros, |channels, offset| {
+                // SAFETY: tiles start..end of the block belong to this job.
+                (part(channels, c_stride), unsafe { v.ptr().add(start * c_stride + offset) })
+            });
+            // SAFETY: as above; the gradient covers the grid.
+            unsafe {
+                let block = d.ptr().add(start * k_stride);
+                let t = part(k, k_stride);
+                winograd::gradient_transform(isa, &t, gradient.values.as_ptr(), zeros.as_ptr(), block);
+            }
+        });
+        let rows = 64;
+        let groups = c.div_ceil(rows);
+        par::for_each(POINTS * groups, |i| {
+            let (point, group) = (i / groups, i % groups);
+            // SAFETY: rows `group` of this point's sum belong to this job, and the blocks have its shape.
+            unsafe {
+                let p = TransposedProduct {
+                    a: v.ptr().add(point * count * c_stride + group * rows),
+                    lda: c_stride,
+                    m: rows.min(c - group * rows),
+                    inner: count,
+                    b: d.ptr().add(point * count * k_stride),
+                    ldb: k_stride,
+                    n: k_padded,
+                    c: u.ptr().add((point * c + group * rows) * k_padded),
+                    ldc: k_padded,
+                    accumulate: first > 0,
+                };
+                gemm::transposed_product(isa, &p);
+            }
+        });
+    }
+    winograd_weights::inverse(isa, &sum, k, c)
+}
