@@ -4,7 +4,8 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::kernels::elementwise;
 use crate::tape::{self, Grads, Track, Wants};
-use candle_core::{CpuStorage, CustomOp1, DType, Layout as CandleLayout, Shape, Tensor};
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, CustomOp1, DType, Layout as CandleLayout, Shape, Tensor, Var};
 use std::sync::Arc;
 
 /// Where the channels lie in memory.
@@ -163,6 +164,33 @@ impl FeatureMap {
             Some(track) => track.handle.apply_op1(op)?,
             None => Tensor::from_vec(op.values(), op.shape, &candle_core::Device::Cpu)?,
         })
+    }
+
+    /// The same values, with a gradient asked for although no variable led here; for measuring a backward pass.
+    pub(crate) fn requiring_gradient(&self) -> Result<Self> {
+        let leaf = Var::zeros(1, DType::F32, &candle_core::Device::Cpu)?;
+        let track = tape::record(&[], &[leaf.as_tensor()], self.dims.len(), |_: Buffer, _: &Wants| {
+            Ok(Grads { inputs: vec![], params: vec![None] })
+        })?;
+        Ok(Self::host_shared(self.dims, self.data("gradient")?.clone(), track))
+    }
+
+    /// Pulls `gradient`, the derivative of some loss in this map, back to every tensor that led here.
+    pub fn backward(&self, gradient: &FeatureMap) -> Result<GradStore> {
+        if gradient.dims != self.dims {
+            let expected = format!("{:?}", self.dims.nchw());
+            return Err(Error::Shape { what: "gradient", expected, got: gradient.dims.nchw() });
+        }
+        match &self.repr {
+            Repr::Device(tensor) => Ok((tensor * gradient.tensor("gradient")?)?.sum_all()?.backward()?),
+            Repr::Host { track: Some(track), .. } => {
+                track.cell.add(Buffer::from_slice(gradient.data("gradient")?));
+                Ok(track.handle.backward()?)
+            }
+            Repr::Host { track: None, .. } => {
+                Ok(Tensor::zeros(1, DType::F32, &candle_core::Device::Cpu)?.backward()?)
+            }
+        }
     }
 
     /// Batch, height, width and channels.

@@ -134,7 +134,7 @@ impl FeatureMap {
     /// Averages of 2x2 squares; both sides must be even.
     pub fn average_pool(&self) -> Result<Self> {
         let d = self.dims();
-        if d.height % 2 != 0 || d.width % 2 != 0 {
+        if !d.height.is_multiple_of(2) || !d.width.is_multiple_of(2) {
             let expected = "even height and width".to_string();
             return Err(Error::Shape { what: "average pool input", expected, got: d.nchw() });
         }

@@ -43,7 +43,7 @@ impl QkvOrder {
 }
 
 fn head_dim(channels: usize, heads: usize) -> Result<usize> {
-    if heads == 0 || channels == 0 || channels % heads != 0 {
+    if heads == 0 || channels == 0 || !channels.is_multiple_of(heads) {
         let expected = format!("a divisor of {channels} channels");
         return Err(Error::Value { what: "attention heads", expected, got: heads });
     }
@@ -53,7 +53,7 @@ fn head_dim(channels: usize, heads: usize) -> Result<usize> {
 /// softmax(q k^T / sqrt(dim)) v among the pixels of each sample; `qkv` has 3C channels, the result C.
 pub fn self_attention(qkv: &FeatureMap, heads: usize, order: QkvOrder) -> Result<FeatureMap> {
     let dims = qkv.dims();
-    if dims.channels % 3 != 0 {
+    if !dims.channels.is_multiple_of(3) {
         let expected = "N x 3C x H x W".to_string();
         return Err(Error::Shape { what: "attention input", expected, got: dims.nchw() });
     }

@@ -26,7 +26,7 @@ impl GroupNorm {
         let channels = weight.elem_count();
         check_vector("group norm weight", &weight, channels)?;
         check_vector("group norm bias", &bias, channels)?;
-        if groups == 0 || channels % groups != 0 {
+        if groups == 0 || !channels.is_multiple_of(groups) {
             let expected = format!("a divisor of {channels} channels");
             return Err(Error::Value { what: "groups", expected, got: groups });
         }
