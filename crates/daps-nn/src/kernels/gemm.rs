@@ -3,6 +3,8 @@
 //! Every element of a product is one sum over the inner dimension in ascending order, so that neither the blocking
 //! of the rows nor the thread that runs them changes a bit.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+// Sums stay in registers only when the loops over rows unroll, which plain indices make sure of.
+#![allow(clippy::needless_range_loop)]
 
 use super::round_up;
 use crate::buffer::Buffer;
@@ -37,50 +39,62 @@ pub(crate) struct TransposedProduct {
     pub(crate) accumulate: bool,
 }
 
-/// An `R` x NR block of C in registers.
+/// An (L + H) x NR block of C in registers. In two parts, because the compiler unrolls loops of seven rows but not
+/// of fourteen, and only unrolled sums stay in registers.
 #[inline(always)]
-unsafe fn block<S: Simd, const R: usize>(p: &Product, a: *const f32, b: *const f32, c: *mut f32, ldc: usize) {
-    let mut acc = [[S::splat(0.0); 2]; R];
-    for k in 0..p.inner {
-        let b0 = S::load(b.add(k * S::NR));
-        let b1 = S::load(b.add(k * S::NR + S::LANES));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            let x = S::splat(*a.add(r * p.lda + k));
-            acc[0] = S::fma(x, b0, acc[0]);
-            acc[1] = S::fma(x, b1, acc[1]);
-        }
-    }
-    for (r, acc) in acc.iter().enumerate() {
-        S::store(c.add(r * ldc), acc[0]);
-        S::store(c.add(r * ldc + S::LANES), acc[1]);
-    }
-}
-
-/// Calls [`block`] with the constant number of rows that `rows` asks for, at most `S::MR`.
-#[inline(always)]
-unsafe fn rows_block<S: Simd>(
+unsafe fn block<S: Simd, const L: usize, const H: usize>(
     p: &Product,
-    rows: usize,
     a: *const f32,
     b: *const f32,
     c: *mut f32,
     ldc: usize,
 ) {
+    let (lda, inner) = (p.lda, p.inner);
+    let mut low = [[S::splat(0.0); 2]; L];
+    let mut high = [[S::splat(0.0); 2]; H];
+    let a_high = a.add(L * lda);
+    for k in 0..inner {
+        let b0 = S::load(b.add(k * S::NR));
+        let b1 = S::load(b.add(k * S::NR + S::LANES));
+        for r in 0..L {
+            let x = S::splat(*a.add(r * lda + k));
+            low[r][0] = S::fma(x, b0, low[r][0]);
+            low[r][1] = S::fma(x, b1, low[r][1]);
+        }
+        for r in 0..H {
+            let x = S::splat(*a_high.add(r * lda + k));
+            high[r][0] = S::fma(x, b0, high[r][0]);
+            high[r][1] = S::fma(x, b1, high[r][1]);
+        }
+    }
+    for r in 0..L {
+        S::store(c.add(r * ldc), low[r][0]);
+        S::store(c.add(r * ldc + S::LANES), low[r][1]);
+    }
+    for r in 0..H {
+        S::store(c.add((L + r) * ldc), high[r][0]);
+        S::store(c.add((L + r) * ldc + S::LANES), high[r][1]);
+    }
+}
+
+/// Calls [`block`] with the constant number of rows that `rows` asks for, at most `S::MR`.
+#[inline(always)]
+unsafe fn rows_block<S: Simd>(p: &Product, rows: usize, a: *const f32, b: *const f32, c: *mut f32, ldc: usize) {
     match rows {
-        1 => block::<S, 1>(p, a, b, c, ldc),
-        2 => block::<S, 2>(p, a, b, c, ldc),
-        3 => block::<S, 3>(p, a, b, c, ldc),
-        4 => block::<S, 4>(p, a, b, c, ldc),
-        5 if S::MR >= 5 => block::<S, 5>(p, a, b, c, ldc),
-        6 if S::MR >= 6 => block::<S, 6>(p, a, b, c, ldc),
-        7 if S::MR >= 7 => block::<S, 7>(p, a, b, c, ldc),
-        8 if S::MR >= 8 => block::<S, 8>(p, a, b, c, ldc),
-        9 if S::MR >= 9 => block::<S, 9>(p, a, b, c, ldc),
-        10 if S::MR >= 10 => block::<S, 10>(p, a, b, c, ldc),
-        11 if S::MR >= 11 => block::<S, 11>(p, a, b, c, ldc),
-        12 if S::MR >= 12 => block::<S, 12>(p, a, b, c, ldc),
-        13 if S::MR >= 13 => block::<S, 13>(p, a, b, c, ldc),
-        14 if S::MR >= 14 => block::<S, 14>(p, a, b, c, ldc),
+        1 => block::<S, 1, 0>(p, a, b, c, ldc),
+        2 => block::<S, 2, 0>(p, a, b, c, ldc),
+        3 => block::<S, 3, 0>(p, a, b, c, ldc),
+        4 => block::<S, 4, 0>(p, a, b, c, ldc),
+        5 if S::MR >= 5 => block::<S, 5, 0>(p, a, b, c, ldc),
+        6 if S::MR >= 6 => block::<S, 6, 0>(p, a, b, c, ldc),
+        7 if S::MR >= 7 => block::<S, 7, 0>(p, a, b, c, ldc),
+        8 if S::MR >= 8 => block::<S, 7, 1>(p, a, b, c, ldc),
+        9 if S::MR >= 9 => block::<S, 7, 2>(p, a, b, c, ldc),
+        10 if S::MR >= 10 => block::<S, 7, 3>(p, a, b, c, ldc),
+        11 if S::MR >= 11 => block::<S, 7, 4>(p, a, b, c, ldc),
+        12 if S::MR >= 12 => block::<S, 7, 5>(p, a, b, c, ldc),
+        13 if S::MR >= 13 => block::<S, 7, 6>(p, a, b, c, ldc),
+        14 if S::MR >= 14 => block::<S, 7, 7>(p, a, b, c, ldc),
         _ => unreachable!("more rows than the micro-kernel has"),
     }
 }
@@ -120,24 +134,25 @@ simd_fn! {
 /// An `R` x NR block of A^T B in registers.
 #[inline(always)]
 unsafe fn block_t<S: Simd, const R: usize>(p: &TransposedProduct, a: *const f32, b: *const f32, c: *mut f32) {
+    let (lda, ldb, ldc, inner) = (p.lda, p.ldb, p.ldc, p.inner);
     let mut acc = [[S::splat(0.0); 2]; R];
     if p.accumulate {
-        for (r, acc) in acc.iter_mut().enumerate() {
-            *acc = [S::load(c.add(r * p.ldc)), S::load(c.add(r * p.ldc + S::LANES))];
+        for r in 0..R {
+            acc[r] = [S::load(c.add(r * ldc)), S::load(c.add(r * ldc + S::LANES))];
         }
     }
-    for t in 0..p.inner {
-        let b0 = S::load(b.add(t * p.ldb));
-        let b1 = S::load(b.add(t * p.ldb + S::LANES));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            let x = S::splat(*a.add(t * p.lda + r));
-            acc[0] = S::fma(x, b0, acc[0]);
-            acc[1] = S::fma(x, b1, acc[1]);
+    for t in 0..inner {
+        let b0 = S::load(b.add(t * ldb));
+        let b1 = S::load(b.add(t * ldb + S::LANES));
+        for r in 0..R {
+            let x = S::splat(*a.add(t * lda + r));
+            acc[r][0] = S::fma(x, b0, acc[r][0]);
+            acc[r][1] = S::fma(x, b1, acc[r][1]);
         }
     }
-    for (r, acc) in acc.iter().enumerate() {
-        S::store(c.add(r * p.ldc), acc[0]);
-        S::store(c.add(r * p.ldc + S::LANES), acc[1]);
+    for r in 0..R {
+        S::store(c.add(r * ldc), acc[r][0]);
+        S::store(c.add(r * ldc + S::LANES), acc[r][1]);
     }
 }
 
