@@ -79,7 +79,14 @@ unsafe fn block<S: Simd, const L: usize, const H: usize>(
 
 /// Calls [`block`] with the constant number of rows that `rows` asks for, at most `S::MR`.
 #[inline(always)]
-unsafe fn rows_block<S: Simd>(p: &Product, rows: usize, a: *const f32, b: *const f32, c: *mut f32, ldc: usize) {
+unsafe fn rows_block<S: Simd>(
+    p: &Product,
+    rows: usize,
+    a: *const f32,
+    b: *const f32,
+    c: *mut f32,
+    ldc: usize,
+) {
     match rows {
         1 => block::<S, 1, 0>(p, a, b, c, ldc),
         2 => block::<S, 2, 0>(p, a, b, c, ldc),

@@ -112,6 +112,40 @@ unsafe fn gradient_1d<S: Simd>(y: [S::F; 4]) -> [S::F; 6] {
     [y[0], S::add(even, odd), S::sub(even, odd), S::add(even2, odd2), S::sub(even2, odd2), y[3]]
 }
 
+/// A whole vector, or its first `n` lanes.
+#[inline(always)]
+unsafe fn load<S: Simd, const WHOLE: bool>(p: *const f32, n: usize) -> S::F {
+    if WHOLE { S::load(p) } else { S::load_part(p, n) }
+}
+
+/// One vector of channels of a 6x6 patch.
+#[inline(always)]
+unsafe fn input_vector<S: Simd, const WHOLE: bool>(
+    pixel: &[*const f32; POINTS],
+    ch: usize,
+    n: usize,
+    out: *mut f32,
+    point_stride: usize,
+) {
+    let mut rows = [[S::splat(0.0); 6]; 6];
+    for s in 0..6 {
+        let mut d = [S::splat(0.0); 6];
+        for r in 0..6 {
+            d[r] = load::<S, WHOLE>(pixel[r * 6 + s].add(ch), n);
+        }
+        let d = input_1d::<S>(d);
+        for r in 0..6 {
+            rows[r][s] = d[r];
+        }
+    }
+    for r in 0..6 {
+        let d = input_1d::<S>(rows[r]);
+        for s in 0..6 {
+            S::store(out.add((r * 6 + s) * point_stride), d[s]);
+        }
+    }
+}
+
 simd_fn! {
     /// Transforms 6x6 input patches (padded with zeros outside the map) of `map` into `block`, channel 0 first.
     ///
@@ -133,27 +167,66 @@ simd_fn! {
             }
             let out = block.add(i * t.tile_stride);
             let mut ch = 0;
-            while ch < c {
-                let n = c - ch;
-                let mut rows = [[S::splat(0.0); 6]; 6];
-                for s in 0..6 {
-                    let mut d = [S::splat(0.0); 6];
-                    for r in 0..6 {
-                        d[r] = S::load_up_to(pixel[r * 6 + s].add(ch), n);
-                    }
-                    let d = input_1d::<S>(d);
-                    for r in 0..6 {
-                        rows[r][s] = d[r];
-                    }
-                }
-                for r in 0..6 {
-                    let d = input_1d::<S>(rows[r]);
-                    for s in 0..6 {
-                        S::store(out.add((r * 6 + s) * t.point_stride + ch), d[s]);
-                    }
-                }
+            while ch + S::LANES <= c {
+                input_vector::<S, true>(&pixel, ch, 0, out.add(ch), t.point_stride);
                 ch += S::LANES;
             }
+            if ch < c {
+                input_vector::<S, false>(&pixel, ch, c - ch, out.add(ch), t.point_stride);
+            }
+        }
+    }
+}
+
+/// Where a 4x4 output square goes: floats from the map's start, between its rows and between its pixels.
+struct Square<V> {
+    origin: usize,
+    row: usize,
+    pixel: usize,
+    ny: usize,
+    nx: usize,
+    bias: *const f32,
+    scale: V,
+}
+
+/// One vector of channels (from `ch`, its first `n` lanes if not whole) of a 4x4 output square.
+#[inline(always)]
+unsafe fn output_vector<S: Simd, const WHOLE: bool>(
+    source: *const f32,
+    point_stride: usize,
+    square: &Square<S::F>,
+    (ch, n): (usize, usize),
+    map: *mut f32,
+    residual: *const f32,
+) {
+    let bias = if square.bias.is_null() { S::splat(0.0) } else { load::<S, WHOLE>(square.bias.add(ch), n) };
+    let mut rows = [[S::splat(0.0); 6]; 4];
+    for s in 0..6 {
+        let mut m = [S::splat(0.0); 6];
+        for r in 0..6 {
+            m[r] = S::load(source.add((r * 6 + s) * point_stride + ch));
+        }
+        let m = output_1d::<S>(m);
+        for r in 0..4 {
+            rows[r][s] = m[r];
+        }
+    }
+    for r in 0..4 {
+        if r >= square.ny {
+            break;
+        }
+        let y = output_1d::<S>(rows[r]);
+        for s in 0..4 {
+            if s >= square.nx {
+                break;
+            }
+            let at = square.origin + r * square.row + s * square.pixel + ch;
+            let mut v = S::add(y[s], bias);
+            if !residual.is_null() {
+                v = S::add(v, load::<S, WHOLE>(residual.add(at), n));
+            }
+            let v = S::mul(v, square.scale);
+            if WHOLE { S::store(map.add(at), v) } else { S::store_part(map.add(at), v, n) }
         }
     }
 }
@@ -170,36 +243,47 @@ simd_fn! {
             let (sample, top, left) = t.grid.place(t.first + i);
             let (ny, nx) = ((t.grid.height - top).min(4), (w - left).min(4));
             let origin = ((sample * t.grid.height + top) * w + left) * k;
+            let mut square = Square { origin, row: w * k, pixel: k, ny, nx, bias: f.bias, scale };
+            if !f.bias.is_null() {
+                square.bias = f.bias.add(sample * f.bias_stride);
+            }
             let source = block.add(i * t.tile_stride);
             let mut ch = 0;
-            while ch < k {
-                let n = k - ch;
-                let bias = if f.bias.is_null() { S::splat(0.0) }
-                    else { S::load_up_to(f.bias.add(sample * f.bias_stride + ch), n) };
-                let mut rows = [[S::splat(0.0); 6]; 4];
-                for s in 0..6 {
-                    let mut m = [S::splat(0.0); 6];
-                    for r in 0..6 {
-                        m[r] = S::load(source.add((r * 6 + s) * t.point_stride + ch));
-                    }
-                    let m = output_1d::<S>(m);
-                    for r in 0..4 {
-                        rows[r][s] = m[r];
-                    }
-                }
-                for (r, row) in rows.iter().enumerate().take(ny) {
-                    let y = output_1d::<S>(*row);
-                    for (s, y) in y.iter().enumerate().take(nx) {
-                        let at = origin + (r * w + s) * k + ch;
-                        let mut y = S::add(*y, bias);
-                        if !f.residual.is_null() {
-                            y = S::add(y, S::load_up_to(f.residual.add(at), n));
-                        }
-                        S::store_up_to(map.add(at), S::mul(y, scale), n);
-                    }
-                }
+            while ch + S::LANES <= k {
+                output_vector::<S, true>(source, t.point_stride, &square, (ch, 0), map, f.residual);
                 ch += S::LANES;
             }
+            if ch < k {
+                output_vector::<S, false>(source, t.point_stride, &square, (ch, k - ch), map, f.residual);
+            }
+        }
+    }
+}
+
+/// One vector of channels of a 4x4 square of an output's gradient.
+#[inline(always)]
+unsafe fn gradient_vector<S: Simd, const WHOLE: bool>(
+    pixel: &[*const f32; 16],
+    ch: usize,
+    n: usize,
+    out: *mut f32,
+    point_stride: usize,
+) {
+    let mut rows = [[S::splat(0.0); 4]; 6];
+    for s in 0..4 {
+        let mut y = [S::splat(0.0); 4];
+        for r in 0..4 {
+            y[r] = load::<S, WHOLE>(pixel[r * 4 + s].add(ch), n);
+        }
+        let y = gradient_1d::<S>(y);
+        for r in 0..6 {
+            rows[r][s] = y[r];
+        }
+    }
+    for r in 0..6 {
+        let y = gradient_1d::<S>(rows[r]);
+        for s in 0..6 {
+            S::store(out.add((r * 6 + s) * point_stride), y[s]);
         }
     }
 }
@@ -224,26 +308,12 @@ simd_fn! {
             }
             let out = block.add(i * t.tile_stride);
             let mut ch = 0;
-            while ch < k {
-                let n = k - ch;
-                let mut rows = [[S::splat(0.0); 4]; 6];
-                for s in 0..4 {
-                    let mut y = [S::splat(0.0); 4];
-                    for r in 0..4 {
-                        y[r] = S::load_up_to(pixel[r * 4 + s].add(ch), n);
-                    }
-                    let y = gradient_1d::<S>(y);
-                    for r in 0..6 {
-                        rows[r][s] = y[r];
-                    }
-                }
-                for r in 0..6 {
-                    let y = gradient_1d::<S>(rows[r]);
-                    for s in 0..6 {
-                        S::store(out.add((r * 6 + s) * t.point_stride + ch), y[s]);
-                    }
-                }
+            while ch + S::LANES <= k {
+                gradient_vector::<S, true>(&pixel, ch, 0, out.add(ch), t.point_stride);
                 ch += S::LANES;
+            }
+            if ch < k {
+                gradient_vector::<S, false>(&pixel, ch, k - ch, out.add(ch), t.point_stride);
             }
         }
     }

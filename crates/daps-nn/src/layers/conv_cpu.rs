@@ -30,8 +30,13 @@ struct Plan {
     c_out: usize,
 }
 
-/// Below this many pixels the transformed weights, four times the originals, cost more to read than they save.
-const WINOGRAD_PIXELS: usize = 100;
+/// Whether the transformed weights, four times the originals, save more than they cost to read and to keep.
+fn prefers_winograd(pixels: usize, c_in: usize, c_out: usize) -> bool {
+    // Few channels leave the transforms without enough products to pay for them.
+    let enough_channels = c_in.min(c_out) >= 12;
+    let enough_pixels = if c_in * c_out <= 384 * 256 { 64 } else { 100 };
+    enough_channels && pixels >= enough_pixels
+}
 
 impl Plan {
     /// The choice looks at one sample only, so that a sample's result does not depend on its batch.
@@ -45,8 +50,7 @@ impl Plan {
             padding: conv.config.padding.0,
         };
         let same = conv.kernel == 3 && conv.config.stride == 1 && conv.config.padding == (1, 1);
-        // Few channels leave the transforms without enough products to pay for them.
-        let winograd = same && input.pixels() >= WINOGRAD_PIXELS && input.channels.min(output.channels) >= 12;
+        let winograd = same && prefers_winograd(input.pixels(), input.channels, output.channels);
         Self { isa: Isa::active(), geometry, winograd, c_in: input.channels, c_out: output.channels }
     }
 
