@@ -5,6 +5,23 @@
 //! layers run candle's operations. Every operation carries a gradient to its inputs and its parameters: call
 //! candle's `backward` on whatever [`FeatureMap::to_nchw`] leads to.
 //!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use daps_nn::{Conv2d, ConvConfig, FeatureMap, GroupNorm};
+//!
+//! # fn main() -> daps_nn::Result<()> {
+//! let cpu = Device::Cpu;
+//! let norm = GroupNorm::new(Tensor::ones(32, candle_core::DType::F32, &cpu)?,
+//!                           Tensor::zeros(32, candle_core::DType::F32, &cpu)?, 8, 1e-5)?;
+//! let conv = Conv2d::new(Tensor::randn(0f32, 0.1, (32, 32, 3, 3), &cpu)?, None, ConvConfig::same(3))?;
+//! let x = FeatureMap::from_nchw(&Tensor::randn(0f32, 1.0, (1, 32, 16, 16), &cpu)?)?;
+//! // A residual block: the sum is part of the convolution's last step.
+//! let y = conv.on(&norm.forward_silu(&x)?).residual(&x).run()?;
+//! assert_eq!(y.to_nchw()?.dims(), [1, 32, 16, 16]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Results do not depend on the number of threads, nor on the other samples of a batch, to the bit.
 
 pub mod bench;

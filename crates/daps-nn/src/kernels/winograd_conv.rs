@@ -27,7 +27,7 @@ pub(crate) struct Target<'a> {
 /// larger ones are read once per call instead, by many tiles at a time.
 const CACHED_WEIGHTS: usize = 3 << 20;
 /// Bytes of scratch that one block of tiles may use when it stays in one core's cache.
-const BLOCK_BYTES: usize = 900 << 10;
+const BLOCK_BYTES: usize = 600 << 10;
 /// Bytes of scratch when the threads share one large block.
 const SHARED_BYTES: usize = 16 << 20;
 
@@ -184,65 +184,149 @@ fn transform_sources(
     }
 }
 
-/// The gradient of the weights (out x in x 3 x 3), given the gradient of the output.
-pub(crate) fn weight_gradient(isa: Isa, grid: Grid, sources: &[Source], gradient: Source) -> Vec<f32> {
-    let c: usize = sources.iter().map(|s| s.channels).sum();
-    let k = gradient.channels;
-    let (k_padded, c_stride) = (round_up(k, isa.nr()), scratch_stride(c));
-    let k_stride = scratch_stride(k_padded);
-    let zeros = Buffer::zeroed(scratch_stride(c.max(k)));
-    let per_tile = POINTS * (c_stride + k_stride) * size_of::<f32>();
-    let tiles = grid.tiles();
-    // The size of a block is part of the result's rounding, so it depends on nothing but the layer's shape.
-    let block = (SHARED_BYTES / 2 / per_tile).clamp(64, 512);
-    let mut sum = Buffer::take(POINTS * c * k_padded);
-    // Padding columns may hold anything: a column of the sum depends on its own column of the gradient only.
-    let mut scratch = Buffer::take(POINTS * block.min(tiles) * (c_stride + k_stride));
-    for first in (0..tiles).step_by(block) {
-        let count = block.min(tiles - first);
-        let (v, d) = scratch.split_at_mut(POINTS * count * c_stride);
-        let (v, d, u) = (Shared::new(v), Shared::new(d), Shared::new(&mut sum));
+/// The two factors of the weight gradient for a run of tiles: transformed input and transformed output gradient.
+struct Factors<'a> {
+    isa: Isa,
+    grid: Grid,
+    sources: &'a [Source<'a>],
+    gradient: Source<'a>,
+    c: usize,
+    c_stride: usize,
+    k_padded: usize,
+    k_stride: usize,
+}
+
+impl Factors<'_> {
+    /// Transforms tiles first..first + count into `v` and `d`, on all threads.
+    fn transform(&self, v: Shared, d: Shared, first: usize, count: usize, zeros: &[f32]) {
         par::chunks(count, 4, |start, end| {
             let part = |channels, stride| Tiles {
-                grid,
+                grid: self.grid,
                 first: first + start,
                 count: end - start,
                 channels,
                 tile_stride: stride,
                 point_stride: count * stride,
             };
-            transform_sources(isa, sources, &zeros, |channels, offset| {
+            transform_sources(self.isa, self.sources, zeros, |channels, offset| {
                 // SAFETY: tiles start..end of the block belong to this job.
-                (part(channels, c_stride), unsafe { v.ptr().add(start * c_stride + offset) })
+                (part(channels, self.c_stride), unsafe { v.ptr().add(start * self.c_stride + offset) })
             });
             // SAFETY: as above; the gradient covers the grid.
             unsafe {
-                let block = d.ptr().add(start * k_stride);
-                let t = part(k, k_stride);
-                winograd::gradient_transform(isa, &t, gradient.values.as_ptr(), zeros.as_ptr(), block);
-            }
-        });
-        let rows = 64;
-        let groups = c.div_ceil(rows);
-        par::for_each(POINTS * groups, |i| {
-            let (point, group) = (i / groups, i % groups);
-            // SAFETY: rows `group` of this point's sum belong to this job, and the blocks have its shape.
-            unsafe {
-                let p = TransposedProduct {
-                    a: v.ptr().add(point * count * c_stride + group * rows),
-                    lda: c_stride,
-                    m: rows.min(c - group * rows),
-                    inner: count,
-                    b: d.ptr().add(point * count * k_stride),
-                    ldb: k_stride,
-                    n: k_padded,
-                    c: u.ptr().add((point * c + group * rows) * k_padded),
-                    ldc: k_padded,
-                    accumulate: first > 0,
-                };
-                gemm::transposed_product(isa, &p);
+                let block = d.ptr().add(start * self.k_stride);
+                let t = part(self.gradient.channels, self.k_stride);
+                let map = self.gradient.values.as_ptr();
+                winograd::gradient_transform(self.isa, &t, map, zeros.as_ptr(), block);
             }
         });
     }
-    winograd_weights::inverse(isa, &sum, k, c)
+
+    /// The product of one point for input channels start..end, written to or added to `out`.
+    ///
+    /// # Safety
+    /// `v` and `d` are blocks of `count` tiles; `out` has a row of padded output channels for each input channel
+    /// and belongs to this thread.
+    unsafe fn multiply(
+        &self,
+        (v, d, count): (Shared, Shared, usize),
+        point: usize,
+        (start, end): (usize, usize),
+        out: *mut f32,
+        accumulate: bool,
+    ) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let p = TransposedProduct {
+                a: v.ptr().add(point * count * self.c_stride + start),
+                lda: self.c_stride,
+                m: end - start,
+                inner: count,
+                b: d.ptr().add(point * count * self.k_stride),
+                ldb: self.k_stride,
+                n: self.k_padded,
+                c: out,
+                ldc: self.k_padded,
+                accumulate,
+            };
+            gemm::transposed_product(self.isa, &p);
+        }
+    }
+}
+
+/// The gradient of the weights (out x in x 3 x 3), given the gradient of the output.
+pub(crate) fn weight_gradient(isa: Isa, grid: Grid, sources: &[Source], gradient: Source) -> Vec<f32> {
+    let c: usize = sources.iter().map(|s| s.channels).sum();
+    let k = gradient.channels;
+    let (k_padded, c_stride) = (round_up(k, isa.nr()), scratch_stride(c));
+    let k_stride = scratch_stride(k_padded);
+    let factors = Factors { isa, grid, sources, gradient, c, c_stride, k_padded, k_stride };
+    let zeros = Buffer::zeroed(scratch_stride(c.max(k)));
+    let per_tile = POINTS * (c_stride + k_stride) * size_of::<f32>();
+    let tiles = grid.tiles();
+    // Blocks of a few hundred tiles, so that reading and writing the sums costs little beside the products.
+    let block = (SHARED_BYTES / 2 / per_tile).clamp(64, 512);
+    // Padding columns may hold anything: a column of the sum depends on its own column of the gradient only.
+    let mut scratch = Buffer::take(POINTS * block.min(tiles) * (c_stride + k_stride));
+    let mut out = vec![0f32; k * c * 9];
+    if tiles <= block {
+        let (v, d) = scratch.split_at_mut(POINTS * tiles * c_stride);
+        let (v, d) = (Shared::new(v), Shared::new(d));
+        factors.transform(v, d, 0, tiles, &zeros);
+        sum_and_invert(&factors, (v, d, tiles), &mut out);
+        return out;
+    }
+    let mut sum = Buffer::take(POINTS * c * k_padded);
+    let u = Shared::new(&mut sum);
+    for first in (0..tiles).step_by(block) {
+        let count = block.min(tiles - first);
+        let (v, d) = scratch.split_at_mut(POINTS * count * c_stride);
+        let (v, d) = (Shared::new(v), Shared::new(d));
+        factors.transform(v, d, first, count, &zeros);
+        let rows = 64;
+        let groups = c.div_ceil(rows);
+        par::for_each(POINTS * groups, |i| {
+            let (point, start) = (i / groups, i % groups * rows);
+            // SAFETY: these rows of this point's sum belong to this job.
+            unsafe {
+                let out = u.ptr().add((point * c + start) * k_padded);
+                factors.multiply((v, d, count), point, (start, (start + rows).min(c)), out, first > 0);
+            }
+        });
+    }
+    let shared = Shared::new(&mut out);
+    par::chunks(c, winograd_weights::INVERSE_CHANNELS, |start, end| {
+        // SAFETY: these input channels belong to this job, and the sums have this shape.
+        unsafe {
+            let from = u.ptr().add(start * k_padded);
+            winograd_weights::inverse(isa, (from, c * k_padded), (k, c), (start, end), shared);
+        }
+    });
+    out
+}
+
+/// With all tiles in one block the sums of a few input channels are complete at once and go straight back to 3x3:
+/// the transformed gradient, four times the weights, is never in memory as a whole.
+fn sum_and_invert(f: &Factors, (v, d, tiles): (Shared, Shared, usize), out: &mut [f32]) {
+    let rows = 2 * winograd_weights::INVERSE_CHANNELS;
+    let (k, shared) = (f.gradient.channels, Shared::new(out));
+    par::chunks(f.c, rows, |start, end| {
+        let point_stride = rows * f.k_padded;
+        let mut sum = Buffer::take(POINTS * point_stride);
+        for point in 0..POINTS {
+            // SAFETY: `sum` is this job's own and has a row for each channel at each point.
+            unsafe {
+                let to = sum.as_mut_ptr().add(point * point_stride);
+                f.multiply((v, d, tiles), point, (start, end), to, false);
+            }
+        }
+        for first in (start..end).step_by(winograd_weights::INVERSE_CHANNELS) {
+            let last = (first + winograd_weights::INVERSE_CHANNELS).min(end);
+            // SAFETY: these input channels belong to this job, and `sum` has this shape.
+            unsafe {
+                let from = sum.as_ptr().add((first - start) * f.k_padded);
+                winograd_weights::inverse(f.isa, (from, point_stride), (k, f.c), (first, last), shared);
+            }
+        }
+    });
 }

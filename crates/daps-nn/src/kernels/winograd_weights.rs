@@ -140,35 +140,38 @@ simd_fn! {
     }
 }
 
-/// The weights' gradient (out x in x 3 x 3) from its transform, [36][in][padded out].
-pub(crate) fn inverse(isa: Isa, gradient: &[f32], c_out: usize, c_in: usize) -> Vec<f32> {
+/// Input channels that [`inverse`] takes at a time.
+pub(crate) const INVERSE_CHANNELS: usize = 8;
+
+/// Brings input channels start..end (at most [`INVERSE_CHANNELS`]) of the transformed gradient back to 3x3.
+///
+/// # Safety
+/// `gradient` points at channel `start`, with rows of padded output channels and `point_stride` between points;
+/// `out` covers out x in x 3 x 3, and no other thread writes these input channels.
+pub(crate) unsafe fn inverse(
+    isa: Isa,
+    (gradient, point_stride): (*const f32, usize),
+    (c_out, c_in): (usize, usize),
+    (start, end): (usize, usize),
+    out: Shared,
+) {
     let lanes = isa.nr() / 2;
     let padded = round_up(c_out, isa.nr());
-    let mut out = vec![0f32; c_out * c_in * 9];
-    let shared = Shared::new(&mut out);
-    let chunk = 8;
-    par::chunks(c_in, chunk, |start, end| {
-        for k in (0..c_out).step_by(lanes) {
-            // [lane][channel of the chunk][9], so that each output channel gets one contiguous write.
-            let mut tile = [0f32; 16 * 8 * 9];
-            for c in start..end {
-                let mut taps = [0f32; 9 * 16];
-                // SAFETY: `padded` is a multiple of the vector, so the load at `k` stays inside the row.
-                unsafe {
-                    inverse_row(isa, gradient.as_ptr().add(c * padded + k), c_in * padded, taps.as_mut_ptr());
-                };
-                for lane in 0..lanes {
-                    for tap in 0..9 {
-                        tile[(lane * chunk + c - start) * 9 + tap] = taps[tap * lanes + lane];
-                    }
+    for k in (0..c_out).step_by(lanes) {
+        // [lane][channel][9], so that each output channel gets one contiguous write.
+        let mut tile = [0f32; 16 * INVERSE_CHANNELS * 9];
+        for c in 0..end - start {
+            let mut taps = [0f32; 9 * 16];
+            inverse_row(isa, gradient.add(c * padded + k), point_stride, taps.as_mut_ptr());
+            for lane in 0..lanes {
+                for tap in 0..9 {
+                    tile[(lane * INVERSE_CHANNELS + c) * 9 + tap] = taps[tap * lanes + lane];
                 }
             }
-            for lane in 0..lanes.min(c_out - k) {
-                let from = &tile[lane * chunk * 9..][..(end - start) * 9];
-                // SAFETY: channels start..end of output k + lane belong to this job.
-                unsafe { shared.slice(((k + lane) * c_in + start) * 9, from.len()) }.copy_from_slice(from);
-            }
         }
-    });
-    out
+        for lane in 0..lanes.min(c_out - k) {
+            let from = &tile[lane * INVERSE_CHANNELS * 9..][..(end - start) * 9];
+            out.slice(((k + lane) * c_in + start) * 9, from.len()).copy_from_slice(from);
+        }
+    }
 }

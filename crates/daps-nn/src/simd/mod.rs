@@ -90,16 +90,27 @@ pub enum Isa {
 
 impl Isa {
     /// The instruction set in use: the best that the machine has, or what `DAPS_SIMD` names
-    /// (`scalar`, `avx2`, `avx512`, `neon`) if the machine has that. Chosen once per process.
+    /// (`scalar`, `avx2`, `avx512`, `neon`). Chosen once per process.
+    ///
+    /// # Panics
+    /// If `DAPS_SIMD` names something that this machine does not have.
     pub fn active() -> Isa {
         static ACTIVE: OnceLock<Isa> = OnceLock::new();
         *ACTIVE.get_or_init(|| {
-            let all = Isa::available();
             let wanted = std::env::var("DAPS_SIMD").ok();
-            wanted
-                .and_then(|name| all.iter().copied().find(|isa| isa.name() == name))
-                .unwrap_or_else(|| *all.last().expect("scalar is always there"))
+            Isa::choose(wanted.as_deref()).unwrap_or_else(|e| panic!("{e}"))
         })
+    }
+
+    fn choose(wanted: Option<&str>) -> Result<Isa, String> {
+        let all = Isa::available();
+        match wanted {
+            None => Ok(*all.last().expect("scalar is always there")),
+            Some(name) => all.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| {
+                let names: Vec<&str> = all.iter().map(|isa| isa.name()).collect();
+                format!("DAPS_SIMD: expected one of {} on this machine, got {name}", names.join(", "))
+            }),
+        }
     }
 
     /// What this machine can run, slowest first.
@@ -183,6 +194,14 @@ pub(crate) use simd_fn;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_environment_may_choose() {
+        assert_eq!(Isa::choose(Some("scalar")), Ok(Isa::Scalar));
+        assert_eq!(Isa::choose(None).ok(), Isa::available().last().copied());
+        let error = Isa::choose(Some("mmx")).expect_err("no such set");
+        assert!(error.contains("scalar") && error.contains("mmx"), "{error}");
+    }
 
     #[test]
     fn blocking_constants_agree_with_the_trait() {
