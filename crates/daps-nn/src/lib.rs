@@ -40,6 +40,7 @@ pub use error::{Error, Result};
 pub use feature_map::{Dims, FeatureMap, Maps, MemoryLayout};
 pub use layers::attention::{QkvOrder, cross_attention, self_attention};
 pub use layers::conv::{Conv2d, ConvCall, ConvConfig};
+pub use layers::conv_cpu::set_kept_weights_limit;
 pub use layers::group_norm::{GroupNorm, GroupNormCall};
 pub use layers::layer_norm::LayerNorm;
 pub use layers::linear::Linear;

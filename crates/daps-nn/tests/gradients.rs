@@ -81,8 +81,15 @@ fn rows(t: &Tensor, candle: bool) -> Result<FeatureMap> {
 
 #[test]
 fn convolution() {
-    let sizes: [(usize, usize, usize, usize); 5] =
-        [(16, 20, 11, 13), (33, 32, 10, 10), (3, 5, 6, 7), (5, 3, 1, 1), (32, 12, 5, 33)];
+    let sizes: [(usize, usize, usize, usize); 7] = [
+        (16, 20, 11, 13),
+        (33, 32, 10, 10),
+        (3, 5, 6, 7),
+        (5, 3, 1, 1),
+        (32, 12, 5, 33),
+        (3, 32, 12, 9),
+        (32, 3, 9, 12),
+    ];
     for (c, k, h, w) in sizes {
         for (kernel, config) in [
             (3, ConvConfig::same(3)),

@@ -82,6 +82,12 @@ fn cached_and_fresh_weights_agree() {
     let run = |conv: &Conv2d| bits(&conv.forward(&x).and_then(|y| y.to_nchw()).expect("output"));
     assert_eq!(run(&fixed), run(&fixed));
     assert_eq!(run(&fixed), run(&trained));
+    // Beyond the limit nothing is kept, and nothing else changes.
+    set_kept_weights_limit(0);
+    let unkept = Conv2d::new(tensor(&[24, 24, 3, 3], 2), None, ConvConfig::same(3)).expect("conv");
+    assert_eq!(run(&fixed), run(&unkept));
+    assert_eq!(run(&unkept), run(&unkept));
+    set_kept_weights_limit(usize::MAX);
     // An update of the variable is seen.
     variable.set(&tensor(&[24, 24, 3, 3], 3)).expect("update");
     assert_ne!(run(&fixed), run(&trained));

@@ -28,6 +28,12 @@ pub(crate) struct Packed {
     classes: Vec<(Class, Buffer)>,
 }
 
+impl Packed {
+    pub(crate) fn bytes(&self) -> usize {
+        self.classes.iter().map(|(_, panels)| size_of_val(&panels[..])).sum()
+    }
+}
+
 /// The pixels `step * i + start` of the target, and the taps of the source that reach them.
 struct Class {
     start: (usize, usize),

@@ -1,11 +1,11 @@
 //! Two-dimensional convolution.
 
-use super::conv_cpu::{self, Weights};
+use super::conv_cpu::{self, Kept};
 use super::{check_param, check_vector};
 use crate::error::{Error, Result};
 use crate::feature_map::{Dims, FeatureMap, Maps, shape_error};
 use candle_core::Tensor;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// Stride and padding of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,8 @@ impl ConvConfig {
 
 /// A convolution with weights out x in x kernel x kernel (kernel 1 or 3) and an optional bias.
 ///
-/// Weights that are not variables are rearranged for the kernels once, at first use; variables every time.
+/// Weights that are not variables are rearranged for the kernels once, at first use, and kept; variables every time.
+/// See [`set_kept_weights_limit`](crate::set_kept_weights_limit).
 pub struct Conv2d {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
@@ -37,8 +38,8 @@ pub struct Conv2d {
     pub(super) kernel: usize,
     c_in: usize,
     c_out: usize,
-    pub(super) winograd: OnceLock<Arc<Weights>>,
-    pub(super) gather: OnceLock<Arc<Weights>>,
+    pub(super) winograd: OnceLock<Kept>,
+    pub(super) gather: OnceLock<Kept>,
 }
 
 impl Conv2d {

@@ -13,6 +13,7 @@ use crate::simd::Isa;
 use crate::tape::{self, Grads, Wants};
 use candle_core::Tensor;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rearranged weights, for the kernel that reads them.
 pub(crate) enum Weights {
@@ -20,23 +21,63 @@ pub(crate) enum Weights {
     Gather(Packed),
 }
 
+impl Weights {
+    fn bytes(&self) -> usize {
+        match self {
+            Weights::Winograd(u) => size_of_val(&u[..]),
+            Weights::Gather(p) => p.bytes(),
+        }
+    }
+}
+
+/// Rearranged weights that a layer keeps, counted against the limit of the process.
+pub(crate) struct Kept(Weights);
+
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+static KEPT_LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Sets how many bytes of rearranged weights the process may keep (no limit at first). Layers beyond it rearrange
+/// their weights at each call: slower, less memory, the same results to the bit.
+pub fn set_kept_weights_limit(bytes: usize) {
+    KEPT_LIMIT.store(bytes, Ordering::Relaxed);
+}
+
+impl Kept {
+    /// Keeps the weights if the limit allows it.
+    fn new(weights: Weights) -> std::result::Result<Self, Weights> {
+        let (bytes, limit) = (weights.bytes(), KEPT_LIMIT.load(Ordering::Relaxed));
+        let fits = |kept: usize| kept.checked_add(bytes).filter(|&sum| sum <= limit);
+        match KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(Self(weights)),
+            Err(_) => Err(weights),
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(self.0.bytes(), Ordering::Relaxed);
+    }
+}
+
 /// Everything about one convolution but its numbers.
 #[derive(Clone, Copy)]
 struct Plan {
     isa: Isa,
     geometry: Geometry,
+    /// Whether the transform is possible (3x3, stride 1, same size) and the map is large enough for it.
     winograd: bool,
     c_in: usize,
     c_out: usize,
 }
 
-/// Whether the transformed weights, four times the originals, save more than they cost to read and to keep.
-fn prefers_winograd(pixels: usize, c_in: usize, c_out: usize) -> bool {
-    // Few channels leave the transforms without enough products to pay for them.
-    let enough_channels = c_in.min(c_out) >= 12;
-    let enough_pixels = if c_in * c_out <= 384 * 256 { 64 } else { 100 };
-    enough_channels && pixels >= enough_pixels
+/// Pixels from which on the transformed weights, four times the originals, save more than they cost to read and keep.
+fn winograd_pixels(c_in: usize, c_out: usize) -> usize {
+    if c_in * c_out <= 384 * 256 { 64 } else { 100 }
 }
+
+/// Sums over fewer channels than this are too short to pay for the transforms.
+const WINOGRAD_CHANNELS: usize = 12;
 
 impl Plan {
     /// The choice looks at one sample only, so that a sample's result does not depend on its batch.
@@ -50,7 +91,7 @@ impl Plan {
             padding: conv.config.padding.0,
         };
         let same = conv.kernel == 3 && conv.config.stride == 1 && conv.config.padding == (1, 1);
-        let winograd = same && prefers_winograd(input.pixels(), input.channels, output.channels);
+        let winograd = same && input.pixels() >= winograd_pixels(input.channels, output.channels);
         Self { isa: Isa::active(), geometry, winograd, c_in: input.channels, c_out: output.channels }
     }
 
@@ -59,9 +100,17 @@ impl Plan {
         Grid { batch: self.geometry.batch, height, width }
     }
 
+    fn uses_winograd(&self, direction: Direction) -> bool {
+        let summed = match direction {
+            Direction::Forward => self.c_in,
+            Direction::Backward => self.c_out,
+        };
+        self.winograd && summed >= WINOGRAD_CHANNELS
+    }
+
     fn rearrange(&self, weight: &Tensor, direction: Direction) -> Result<Weights> {
         let (isa, g, c_out, c_in) = (self.isa, &self.geometry, self.c_out, self.c_in);
-        tape::with_values(weight, |w| match (self.winograd, direction) {
+        tape::with_values(weight, |w| match (self.uses_winograd(direction), direction) {
             (true, _) => Weights::Winograd(winograd_weights::transform(isa, w, c_out, c_in, direction)),
             (false, Direction::Forward) => Weights::Gather(gather_conv::pack_forward(isa, g, w, c_out, c_in)),
             (false, Direction::Backward) => {
@@ -70,16 +119,22 @@ impl Plan {
         })
     }
 
-    fn forward_weights(&self, conv: &Conv2d) -> Result<Arc<Weights>> {
-        if conv.weight.track_op() {
-            return Ok(Arc::new(self.rearrange(&conv.weight, Direction::Forward)?));
+    /// Calls `f` with the rearranged weights: kept ones if they are no variables, fresh ones otherwise.
+    fn with_forward_weights(&self, conv: &Conv2d, f: impl FnOnce(&Weights)) -> Result<()> {
+        let cache = if self.uses_winograd(Direction::Forward) { &conv.winograd } else { &conv.gather };
+        if let Some(kept) = cache.get() {
+            f(&kept.0);
+            return Ok(());
         }
-        let cache = if self.winograd { &conv.winograd } else { &conv.gather };
-        if cache.get().is_none() {
+        let weights = self.rearrange(&conv.weight, Direction::Forward)?;
+        f(&weights);
+        if !conv.weight.track_op() {
             // If two threads come here at once, one result is kept.
-            let _ = cache.set(Arc::new(self.rearrange(&conv.weight, Direction::Forward)?));
+            if let Ok(kept) = Kept::new(weights) {
+                let _ = cache.set(kept);
+            }
         }
-        Ok(cache.get().expect("set above").clone())
+        Ok(())
     }
 
     fn convolve(&self, direction: Direction, sources: &[Source], weights: &Weights, targets: &mut [Target]) {
@@ -116,7 +171,7 @@ impl Plan {
 
     fn weight_gradient(&self, sources: &[Source], gradient: &[f32]) -> Vec<f32> {
         let gradient = Source { values: gradient, channels: self.c_out };
-        if self.winograd {
+        if self.winograd && self.c_in.min(self.c_out) >= WINOGRAD_CHANNELS {
             winograd_conv::weight_gradient(self.isa, self.grid(), sources, gradient)
         } else {
             gather_conv::weight_gradient(self.isa, &self.geometry, sources, gradient)
@@ -145,7 +200,6 @@ pub(super) fn run(call: &ConvCall, input: Dims, output: Dims) -> Result<FeatureM
     let channels: Vec<usize> = maps.iter().map(|m| m.channels()).collect();
     let mut values = Buffer::take(output.len());
     {
-        let weights = plan.forward_weights(call.conv)?;
         let (bias, bias_stride) = joint_bias(call, output)?;
         let residual = call.residual.map(|r| r.data("convolution residual")).transpose()?;
         let finish = Finish {
@@ -155,7 +209,10 @@ pub(super) fn run(call: &ConvCall, input: Dims, output: Dims) -> Result<FeatureM
             scale: call.scale,
         };
         let target = Target { values: &mut values, channels: output.channels, finish };
-        plan.convolve(Direction::Forward, &sources(&data, &channels), &weights, &mut [target]);
+        let sources = sources(&data, &channels);
+        plan.with_forward_weights(call.conv, |weights| {
+            plan.convolve(Direction::Forward, &sources, weights, &mut [target]);
+        })?;
     }
     let mut tracks: Vec<_> = maps.iter().map(|m| m.track()).collect();
     let (residual_at, shift_at) = (tracks.len(), tracks.len() + usize::from(call.residual.is_some()));

@@ -2,7 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod conv;
-mod conv_cpu;
+pub(crate) mod conv_cpu;
 pub(crate) mod group_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
