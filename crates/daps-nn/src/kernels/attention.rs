@@ -130,8 +130,7 @@ fn multiply(
     (b, inner, n): (&[f32], usize, usize),
     (c, ldc): (&mut [f32], usize),
 ) {
-    let n = round_up(n, isa.nr());
-    debug_assert!(a.len() >= (rows - 1) * lda + inner && c.len() >= (rows - 1) * ldc + n);
+    debug_assert!(a.len() >= (rows - 1) * lda + inner && c.len() >= (rows - 1) * ldc + round_up(n, isa.nr()));
     // SAFETY: the shapes fit, as asserted.
     unsafe {
         let p = Product { a: a.as_ptr(), lda, rows, inner, b: b.as_ptr(), n, c: c.as_mut_ptr(), ldc };

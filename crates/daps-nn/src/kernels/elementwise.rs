@@ -196,18 +196,41 @@ pub(crate) fn concat(x: &[f32], cx: usize, y: &[f32], cy: usize) -> Buffer {
     })
 }
 
+simd_fn! {
+    /// The sum of each column of a matrix.
+    ///
+    /// # Safety
+    /// `x` covers rows x columns floats, `out` columns.
+    unsafe fn column_sums<S>(x: *const f32, rows: usize, columns: usize, out: *mut f32) {
+        let mut i = 0;
+        while i < columns {
+            let n = columns - i;
+            let quads = rows / 4 * 4;
+            let mut sum = [S::splat(0.0); 4];
+            for r in (0..quads).step_by(4) {
+                for (j, sum) in sum.iter_mut().enumerate() {
+                    *sum = S::add(*sum, S::load_up_to(x.add((r + j) * columns + i), n));
+                }
+            }
+            for r in quads..rows {
+                sum[0] = S::add(sum[0], S::load_up_to(x.add(r * columns + i), n));
+            }
+            S::store_up_to(out.add(i), S::add(S::add(sum[0], sum[1]), S::add(sum[2], sum[3])), n);
+            i += S::LANES;
+        }
+    }
+}
+
 /// Sums over the pixels of each sample, [N][C].
-pub(crate) fn channel_sums(x: &[f32], d: Dims) -> Vec<f32> {
+pub(crate) fn channel_sums(isa: Isa, x: &[f32], d: Dims) -> Vec<f32> {
     let (pixels, c) = (d.pixels(), d.channels);
     let chunk = 256;
     let chunks = pixels.div_ceil(chunk);
     let partial = build(d.batch * chunks * c, c, |at, out| {
         let (n, part) = (at / c / chunks, at / c % chunks);
-        out.fill(0.0);
         let rows = &x[(n * pixels + part * chunk) * c..(n * pixels + ((part + 1) * chunk).min(pixels)) * c];
-        for row in rows.chunks_exact(c) {
-            out.iter_mut().zip(row).for_each(|(o, x)| *o += x);
-        }
+        // SAFETY: `rows` is whole pixels and `out` one of them.
+        unsafe { column_sums(isa, rows.as_ptr(), rows.len() / c, c, out.as_mut_ptr()) }
     });
     let mut sums = vec![0f32; d.batch * c];
     for (n, row) in sums.chunks_exact_mut(c).enumerate() {

@@ -206,7 +206,7 @@ fn run_pass(pass: &Pass, weights: &[f32], outputs: &[(Shared, usize, Finish)], t
         // SAFETY: the rows, the panels from..to and `sums` have the shapes given here.
         unsafe {
             let b = weights.as_ptr().add(from * inner);
-            let n = round_up(to - from, nr);
+            let n = to - from;
             gemm::product(isa, &Product { a, lda, rows, inner, b, n, c: sums.as_mut_ptr(), ldc });
         }
         scatter(pass, &sums, ldc, (first, rows), (from, to), outputs, target_size);

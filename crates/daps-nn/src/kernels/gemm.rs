@@ -11,7 +11,8 @@ use crate::buffer::Buffer;
 use crate::par;
 use crate::simd::{Isa, Simd, simd_fn};
 
-/// C (rows x n) = A (rows x inner) * B, with B packed by [`pack`].
+/// C (rows x n) = A (rows x inner) * B, with B packed by [`pack`]. Rows of C have room for whole panels; what comes
+/// to lie beyond column n is unspecified.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub(crate) a: *const f32,
@@ -39,69 +40,71 @@ pub(crate) struct TransposedProduct {
     pub(crate) accumulate: bool,
 }
 
-/// An (L + H) x NR block of C in registers. In two parts, because the compiler unrolls loops of seven rows but not
-/// of fourteen, and only unrolled sums stay in registers.
+/// A block of L + H rows and W vectors of C in registers. In two parts, because the compiler unrolls loops of seven
+/// rows but not of fourteen, and only unrolled sums stay in registers.
 #[inline(always)]
-unsafe fn block<S: Simd, const L: usize, const H: usize>(
+unsafe fn block<S: Simd, const W: usize, const L: usize, const H: usize>(
     p: &Product,
     a: *const f32,
     b: *const f32,
     c: *mut f32,
-    ldc: usize,
 ) {
-    let (lda, inner) = (p.lda, p.inner);
-    let mut low = [[S::splat(0.0); 2]; L];
-    let mut high = [[S::splat(0.0); 2]; H];
+    let (lda, ldc, inner) = (p.lda, p.ldc, p.inner);
+    let mut low = [[S::splat(0.0); W]; L];
+    let mut high = [[S::splat(0.0); W]; H];
     let a_high = a.add(L * lda);
     for k in 0..inner {
-        let b0 = S::load(b.add(k * S::NR));
-        let b1 = S::load(b.add(k * S::NR + S::LANES));
+        let mut row = [S::splat(0.0); W];
+        for w in 0..W {
+            row[w] = S::load(b.add(k * S::NR + w * S::LANES));
+        }
         for r in 0..L {
             let x = S::splat(*a.add(r * lda + k));
-            low[r][0] = S::fma(x, b0, low[r][0]);
-            low[r][1] = S::fma(x, b1, low[r][1]);
+            for w in 0..W {
+                low[r][w] = S::fma(x, row[w], low[r][w]);
+            }
         }
         for r in 0..H {
             let x = S::splat(*a_high.add(r * lda + k));
-            high[r][0] = S::fma(x, b0, high[r][0]);
-            high[r][1] = S::fma(x, b1, high[r][1]);
+            for w in 0..W {
+                high[r][w] = S::fma(x, row[w], high[r][w]);
+            }
         }
     }
-    for r in 0..L {
-        S::store(c.add(r * ldc), low[r][0]);
-        S::store(c.add(r * ldc + S::LANES), low[r][1]);
-    }
-    for r in 0..H {
-        S::store(c.add((L + r) * ldc), high[r][0]);
-        S::store(c.add((L + r) * ldc + S::LANES), high[r][1]);
+    for w in 0..W {
+        for r in 0..L {
+            S::store(c.add(r * ldc + w * S::LANES), low[r][w]);
+        }
+        for r in 0..H {
+            S::store(c.add((L + r) * ldc + w * S::LANES), high[r][w]);
+        }
     }
 }
 
 /// Calls [`block`] with the constant number of rows that `rows` asks for, at most `S::MR`.
 #[inline(always)]
-unsafe fn rows_block<S: Simd>(
+unsafe fn rows_block<S: Simd, const W: usize>(
     p: &Product,
     rows: usize,
     a: *const f32,
     b: *const f32,
     c: *mut f32,
-    ldc: usize,
 ) {
     match rows {
-        1 => block::<S, 1, 0>(p, a, b, c, ldc),
-        2 => block::<S, 2, 0>(p, a, b, c, ldc),
-        3 => block::<S, 3, 0>(p, a, b, c, ldc),
-        4 => block::<S, 4, 0>(p, a, b, c, ldc),
-        5 if S::MR >= 5 => block::<S, 5, 0>(p, a, b, c, ldc),
-        6 if S::MR >= 6 => block::<S, 6, 0>(p, a, b, c, ldc),
-        7 if S::MR >= 7 => block::<S, 7, 0>(p, a, b, c, ldc),
-        8 if S::MR >= 8 => block::<S, 7, 1>(p, a, b, c, ldc),
-        9 if S::MR >= 9 => block::<S, 7, 2>(p, a, b, c, ldc),
-        10 if S::MR >= 10 => block::<S, 7, 3>(p, a, b, c, ldc),
-        11 if S::MR >= 11 => block::<S, 7, 4>(p, a, b, c, ldc),
-        12 if S::MR >= 12 => block::<S, 7, 5>(p, a, b, c, ldc),
-        13 if S::MR >= 13 => block::<S, 7, 6>(p, a, b, c, ldc),
-        14 if S::MR >= 14 => block::<S, 7, 7>(p, a, b, c, ldc),
+        1 => block::<S, W, 1, 0>(p, a, b, c),
+        2 => block::<S, W, 2, 0>(p, a, b, c),
+        3 => block::<S, W, 3, 0>(p, a, b, c),
+        4 => block::<S, W, 4, 0>(p, a, b, c),
+        5 if S::MR >= 5 => block::<S, W, 5, 0>(p, a, b, c),
+        6 if S::MR >= 6 => block::<S, W, 6, 0>(p, a, b, c),
+        7 if S::MR >= 7 => block::<S, W, 7, 0>(p, a, b, c),
+        8 if S::MR >= 8 => block::<S, W, 7, 1>(p, a, b, c),
+        9 if S::MR >= 9 => block::<S, W, 7, 2>(p, a, b, c),
+        10 if S::MR >= 10 => block::<S, W, 7, 3>(p, a, b, c),
+        11 if S::MR >= 11 => block::<S, W, 7, 4>(p, a, b, c),
+        12 if S::MR >= 12 => block::<S, W, 7, 5>(p, a, b, c),
+        13 if S::MR >= 13 => block::<S, W, 7, 6>(p, a, b, c),
+        14 if S::MR >= 14 => block::<S, W, 7, 7>(p, a, b, c),
         _ => unreachable!("more rows than the micro-kernel has"),
     }
 }
@@ -110,26 +113,20 @@ simd_fn! {
     /// # Safety
     /// The pointers must cover the shapes of [`Product`]; C must not overlap A or B.
     pub(crate) unsafe fn product<S>(p: &Product) {
+        // Equal shares, so that no block is left with one row.
+        let blocks = p.rows.div_ceil(S::MR);
+        let (share, longer) = (p.rows / blocks.max(1), p.rows % blocks.max(1));
         let mut n = 0;
         while n < p.n {
             let panel = p.b.add(n * p.inner);
-            let columns = (p.n - n).min(S::NR);
-            // Equal shares, so that no block is left with one row.
-            let blocks = p.rows.div_ceil(S::MR);
-            let (share, longer) = (p.rows / blocks.max(1), p.rows % blocks.max(1));
             let mut r = 0;
             for i in 0..blocks {
                 let rows = share + usize::from(i < longer);
-                let a = p.a.add(r * p.lda);
-                let c = p.c.add(r * p.ldc + n);
-                if columns == S::NR {
-                    rows_block::<S>(p, rows, a, panel, c, p.ldc);
+                let (a, c) = (p.a.add(r * p.lda), p.c.add(r * p.ldc + n));
+                if p.n - n > S::LANES {
+                    rows_block::<S, 2>(p, rows, a, panel, c);
                 } else {
-                    let mut tile = [0f32; 14 * 32];
-                    rows_block::<S>(p, rows, a, panel, tile.as_mut_ptr(), S::NR);
-                    for i in 0..rows {
-                        std::ptr::copy_nonoverlapping(tile.as_ptr().add(i * S::NR), c.add(i * p.ldc), columns);
-                    }
+                    rows_block::<S, 1>(p, rows, a, panel, c);
                 }
                 r += rows;
             }
@@ -231,13 +228,14 @@ mod tests {
             } } }
             for isa in Isa::available() {
                 let packed = pack(isa, inner, n, |k, j| b[k * n + j]);
-                let mut c = vec![f32::NAN; rows * n];
-                let p = Product { a: a.as_ptr(), lda: inner, rows, inner, b: packed.as_ptr(), n, c: c.as_mut_ptr(), ldc: n };
+                let np = round_up(n, isa.nr());
+                let mut c = vec![f32::NAN; rows * np];
+                let p = Product { a: a.as_ptr(), lda: inner, rows, inner, b: packed.as_ptr(), n, c: c.as_mut_ptr(), ldc: np };
                 // SAFETY: the shapes are those of the buffers.
                 unsafe { product(isa, &p) };
-                assert_close(&c, &expected, 1e-5);
+                let got: Vec<f32> = (0..rows * n).map(|i| c[i / n * np + i % n]).collect();
+                assert_close(&got, &expected, 1e-5);
 
-                let np = round_up(n, isa.nr());
                 let mut at = vec![0f32; inner * rows];
                 for r in 0..rows { for k in 0..inner { at[k * rows + r] = a[r * inner + k]; } }
                 let mut bp = vec![0f32; inner * np];

@@ -3,6 +3,8 @@
 //! Moments are taken per channel about a shift (the sample's first pixel), in f32 within 256 pixels and in f64
 //! beyond, then combined per group in f64: a mean far from zero costs no digits.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+// Sums stay in registers only when the loop over them unrolls, which plain indices make sure of.
+#![allow(clippy::needless_range_loop)]
 
 use super::winograd_conv::Source;
 use crate::buffer::Buffer;
@@ -34,12 +36,23 @@ simd_fn! {
         while ch < c {
             let n = c - ch;
             let s = S::load_up_to(shift.add(ch), n);
-            let (mut sum, mut square) = (S::splat(0.0), S::splat(0.0));
-            for p in 0..rows.pixels {
-                let v = S::sub(S::load_up_to(x.add(p * c + ch), n), s);
-                sum = S::add(sum, v);
-                square = S::fma(v, v, square);
+            // Four sums each, so that one addition need not wait for the last.
+            let (mut sum, mut square) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
+            let quads = rows.pixels / 4 * 4;
+            for p in (0..quads).step_by(4) {
+                for i in 0..4 {
+                    let v = S::sub(S::load_up_to(x.add((p + i) * c + ch), n), s);
+                    sum[i] = S::add(sum[i], v);
+                    square[i] = S::fma(v, v, square[i]);
+                }
             }
+            for p in quads..rows.pixels {
+                let v = S::sub(S::load_up_to(x.add(p * c + ch), n), s);
+                sum[0] = S::add(sum[0], v);
+                square[0] = S::fma(v, v, square[0]);
+            }
+            let sum = S::add(S::add(sum[0], sum[1]), S::add(sum[2], sum[3]));
+            let square = S::add(S::add(square[0], square[1]), S::add(square[2], square[3]));
             S::store_up_to(out.add(ch), sum, n);
             S::store_up_to(out.add(c + ch), square, n);
             ch += S::LANES;

@@ -144,7 +144,7 @@ impl Job<'_> {
                 rows: count,
                 inner: s.c,
                 b: self.weights.as_ptr().add(point * s.c * s.k_padded + from * s.c),
-                n: to - from,
+                n: to.min(s.k) - from,
                 c: m.ptr().add(point * count * s.k_stride + from),
                 ldc: s.k_stride,
             };

@@ -268,7 +268,7 @@ impl Backward {
         let wants_bias = wants.params.get(1).copied().unwrap_or(false);
         let shift = self.shift_at.filter(|&i| wants.inputs[i]);
         if wants_bias || shift.is_some() {
-            let sums = elementwise::channel_sums(&gradient, self.output);
+            let sums = elementwise::channel_sums(self.plan.isa, &gradient, self.output);
             let c = self.output.channels;
             if wants_bias {
                 let over_samples =
