@@ -32,6 +32,7 @@ mod kernels;
 mod layers;
 mod ops;
 mod par;
+mod resample;
 mod simd;
 mod tape;
 pub mod testing;

@@ -26,7 +26,7 @@ impl FeatureMap {
         Ok(())
     }
 
-    fn unary(
+    pub(crate) fn unary(
         &self,
         dims: Dims,
         values: Buffer,
@@ -114,39 +114,6 @@ impl FeatureMap {
             inputs(vec![Some(layer_norm::softmax_backward(&y, &g, c))])
         })?;
         Ok(Self::host_shared(self.dims(), values, track))
-    }
-
-    /// Every pixel twice in both directions.
-    pub fn upsample_nearest(&self) -> Result<Self> {
-        let d = self.dims();
-        let up = d.with_size(2 * d.height, 2 * d.width);
-        if !self.is_host() {
-            let x = self.tensor("upsampling")?;
-            // Not candle's own nearest upsampling, whose gradient is wrong.
-            let x = x.reshape((d.batch * d.channels, d.height, 1, d.width, 1))?;
-            let x = x.broadcast_as((d.batch * d.channels, d.height, 2, d.width, 2))?.contiguous()?;
-            return Self::device(x.reshape((d.batch, d.channels, up.height, up.width))?);
-        }
-        let values = elementwise::upsample(self.data("upsampling")?, d, 1.0);
-        self.unary(up, values, move |g| Ok(elementwise::sum_squares(&g, up, 1.0)))
-    }
-
-    /// Averages of 2x2 squares; both sides must be even.
-    pub fn average_pool(&self) -> Result<Self> {
-        let d = self.dims();
-        if !d.height.is_multiple_of(2) || !d.width.is_multiple_of(2) {
-            let expected = "even height and width".to_string();
-            return Err(Error::Shape { what: "average pool input", expected, got: d.nchw() });
-        }
-        let down = d.with_size(d.height / 2, d.width / 2);
-        if !self.is_host() {
-            let x = self.tensor("average pool")?;
-            let x = x.reshape((d.batch * d.channels, down.height, 2, down.width, 2))?;
-            let x = (x.sum_keepdim((2, 4))? * 0.25)?;
-            return Self::device(x.reshape((d.batch, d.channels, down.height, down.width))?);
-        }
-        let values = elementwise::sum_squares(self.data("average pool")?, d, 0.25);
-        self.unary(down, values, move |g| Ok(elementwise::upsample(&g, down, 0.25)))
     }
 
     /// Channels start..start + count.

@@ -185,6 +185,10 @@ fn operations_without_parameters() {
     check("softmax", &[shape], &|t, candle| map(&t[0], candle)?.softmax()?.to_nchw());
     check("upsample", &[shape], &|t, candle| map(&t[0], candle)?.upsample_nearest()?.to_nchw());
     check("average pool", &[shape], &|t, candle| map(&t[0], candle)?.average_pool()?.to_nchw());
+    for filter in [vec![1.0, 1.0], vec![1.0, 3.0, 3.0, 1.0]] {
+        check("filtered up", &[shape], &|t, candle| map(&t[0], candle)?.upsample_fir(&filter)?.to_nchw());
+        check("filtered down", &[shape], &|t, candle| map(&t[0], candle)?.downsample_fir(&filter)?.to_nchw());
+    }
     check("scale", &[shape], &|t, candle| map(&t[0], candle)?.scale(-1.5)?.to_nchw());
     check("narrow", &[shape], &|t, candle| map(&t[0], candle)?.narrow_channels(1, 3)?.to_nchw());
     check("combine", &[shape, shape], &|t, candle| {
@@ -208,4 +212,19 @@ fn a_map_that_is_used_more_than_once_adds_up_its_gradients() {
         let h = conv(4)?.on(&norm.forward_silu(&h)?).residual(&x).run()?;
         h.add(&x)?.to_nchw()
     });
+}
+
+#[test]
+fn a_graph_may_be_pulled_back_twice() {
+    let x = Var::from_tensor(&tensor(&[1, 6, 4, 4], 1)).expect("variable");
+    let y = FeatureMap::from_nchw(x.as_tensor()).and_then(|x| x.mul(&x.silu()?)).expect("map");
+    let g = FeatureMap::from_nchw(&tensor(&[1, 6, 4, 4], 2)).expect("map");
+    let pull = || values(y.backward(&g).expect("backward").get(x.as_tensor()).expect("gradient"));
+    let first = pull();
+    assert_eq!(first, pull());
+    // The gradient of the tensor that the map leads to is the same thing.
+    let loss =
+        (y.to_nchw().expect("tensor") * tensor(&[1, 6, 4, 4], 2)).and_then(|l| l.sum_all()).expect("loss");
+    assert_eq!(first, values(loss.backward().expect("backward").get(x.as_tensor()).expect("gradient")));
+    assert!(y.detach().backward(&g).expect("backward").get(x.as_tensor()).is_none());
 }

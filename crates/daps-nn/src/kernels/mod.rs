@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod fir;
 pub(crate) mod gather_conv;
 pub(crate) mod gemm;
 pub(crate) mod layer_norm;
