@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(())
     };
     if wanted("gemm") {
-        print(&[bench::peak(effort)?])?;
+        print(&bench::peak(effort)?)?;
     }
     if wanted("conv") {
         print(&bench::convolutions(effort)?)?;

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::testing::normal;
-use crate::{Conv2d, ConvConfig, FeatureMap, GroupNorm, QkvOrder, self_attention};
+use crate::{Conv2d, ConvConfig, FeatureMap, GroupNorm, Linear, QkvOrder, self_attention};
 use candle_core::{Device, Tensor, Var};
 use std::time::{Duration, Instant};
 
@@ -158,25 +158,29 @@ pub fn attentions(effort: Effort) -> Result<Vec<Record>> {
     Ok(records)
 }
 
-/// A 2048 x 2048 x 2048 product by candle (the `gemm` crate) on all threads: what this machine can do in practice.
-pub fn peak(effort: Effort) -> Result<Record> {
+/// A 2048 x 2048 x 2048 product on all threads, by candle (the `gemm` crate) and by the kernel under the layers: the
+/// faster is what this machine can do in practice.
+pub fn peak(effort: Effort) -> Result<Vec<Record>> {
     let n = 2048;
     let (a, b) = (tensor(&[n, n], 1.0, 1)?, tensor(&[n, n], 1.0, 2)?);
-    let forward = median_ms(effort, || a.matmul(&b).map(drop).map_err(Into::into))?;
-    Ok(Record {
-        name: format!("sgemm {n}"),
+    let candle = median_ms(effort, || a.matmul(&b).map(drop).map_err(Into::into))?;
+    let (rows, linear) = (FeatureMap::from_rows(&a)?, Linear::new(b, None)?);
+    let ours = median_ms(effort, || linear.forward(&rows).map(drop))?;
+    let record = |name: &str, ms: f64| Record {
+        name: format!("sgemm {n} ({name})"),
         kind: "gemm",
         shape: vec![n, n, n],
-        ms_forward: forward,
+        ms_forward: ms,
         ms_forward_backward: None,
-        gflops_forward: (2 * n * n * n) as f64 / forward / 1e6,
+        gflops_forward: (2 * n * n * n) as f64 / ms / 1e6,
         peak_mib: peak_mib(),
-    })
+    };
+    Ok(vec![record("candle", candle), record("daps-nn", ours)])
 }
 
 /// All of them, the machine's peak first.
 pub fn all(effort: Effort) -> Result<Vec<Record>> {
-    let mut records = vec![peak(effort)?];
+    let mut records = peak(effort)?;
     records.extend(convolutions(effort)?);
     records.extend(norms(effort)?);
     records.extend(attentions(effort)?);

@@ -15,7 +15,7 @@ fn check_even(what: &'static str, d: Dims) -> Result<()> {
 /// The filter divided by its sum; it must have an even number of taps, so that sizes halve and double exactly.
 fn normalised(filter: &[f32]) -> Result<Vec<f32>> {
     let sum: f32 = filter.iter().sum();
-    if filter.is_empty() || !filter.len().is_multiple_of(2) || !(sum.abs() > 0.0) {
+    if filter.is_empty() || !filter.len().is_multiple_of(2) || sum == 0.0 || !sum.is_finite() {
         let expected = "an even number of taps whose sum is not zero".to_string();
         return Err(Error::Value { what: "resampling filter", expected, got: filter.len() });
     }

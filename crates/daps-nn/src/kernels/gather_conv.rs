@@ -318,6 +318,12 @@ pub(crate) fn weight_gradient(isa: Isa, g: &Geometry, sources: &[Source], gradie
             }
         });
     }
+    to_oihw(&sum, (k, k_padded), c, area)
+}
+
+/// From rows of taps and channels, columns of output channels, to out x in x kernel x kernel.
+fn to_oihw(sum: &[f32], (k, k_padded): (usize, usize), c: usize, area: usize) -> Vec<f32> {
+    let inner = c * area;
     let mut out = vec![0f32; k * inner];
     let shared = Shared::new(&mut out);
     par::chunks(k, 8, |start, end| {
