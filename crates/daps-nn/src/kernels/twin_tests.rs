@@ -168,3 +168,29 @@ fn norm_and_attention_backward_agree_between_instruction_sets() {
         }
     }
 }
+
+#[test]
+fn nan_is_never_hidden() {
+    for isa in Isa::available() {
+        for bad in [0, 7, 36] {
+            let mut x = normal(37, 1);
+            x[bad] = f32::NAN;
+            let silu = elementwise::silu(isa, &x);
+            assert!(silu[bad].is_nan() && silu.iter().filter(|v| v.is_nan()).count() == 1, "{isa:?}");
+            let mut slope = vec![1f32; 37];
+            elementwise::silu_gradient(isa, &x, &mut slope);
+            assert!(slope[bad].is_nan(), "{isa:?}");
+            assert!(layer_norm::softmax(isa, &x, 37).iter().all(|v| v.is_nan()), "{isa:?}");
+            let dims = Dims { batch: 1, height: 1, width: 1, channels: 37 };
+            let stats = norm::statistics(isa, dims, &[Source { values: &x, channels: 37 }], 1, 1e-5);
+            assert!(stats.mean[0].is_nan() && stats.rstd[0].is_nan(), "{isa:?}");
+            // A key that is NaN spoils every query, even where the values are fine.
+            let (q, v) = (normal(37, 2), normal(37, 3));
+            let strides = Strides { base: 0, token: 1, head: 1, element: 1 };
+            let view = |values| View { values, strides, tokens: 37 };
+            let shape = Shape { batch: 1, heads: 1, dim: 1 };
+            let (out, _) = attention::forward(isa, shape, view(&q), view(&x), view(&v));
+            assert!(out.iter().all(|v| v.is_nan()), "{isa:?}");
+        }
+    }
+}

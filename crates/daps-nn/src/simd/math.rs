@@ -4,10 +4,11 @@
 use super::Simd;
 
 /// e^x to about 2 ulp: range reduction by ln 2 in two parts and the degree-5 minimax polynomial of Cephes.
-/// Arguments are clamped to [-87, 88], where the result is a normal number.
+/// Arguments are clamped to [-87, 88], where the result is a normal number; NaN stays NaN.
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Simd>(x: S::F) -> S::F {
-    let x = S::max(S::min(x, S::splat(88.0)), S::splat(-87.0));
+    // In this order: x86's minimum and maximum give their second operand when one is NaN.
+    let x = S::max(S::splat(-87.0), S::min(S::splat(88.0), x));
     let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
     let r = S::fnma(n, S::splat(0.693_359_4), x);
     let r = S::fnma(n, S::splat(-2.121_944_4e-4), r);
