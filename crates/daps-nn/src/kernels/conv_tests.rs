@@ -173,6 +173,9 @@ fn large_sizes_and_many_channels() {
         Case::new(same(2, 9, 6), 96, 64, 96, 2).check(isa, true, 3e-5);
         Case::new(same(1, 12, 12), 160, 96, 160, 3).check(isa, true, 3e-5);
         Case::new(same(2, 16, 15), 96, 64, 33, 4).check(isa, false, 1e-5);
+        // More tiles and pixels than one block of the weight gradient holds.
+        Case::new(same(1, 93, 94), 33, 20, 5, 5).check(isa, true, 3e-5);
+        Case::new(same(1, 93, 94), 33, 20, 5, 5).check(isa, false, 1e-5);
     }
 }
 
@@ -232,5 +235,25 @@ fn threads_and_batch_change_no_bit() {
         let one = run(2, 1, sample);
         let part = sample * h * w * k..(sample + 1) * h * w * k;
         assert!(all.0[part.clone()] == one.0 && all.1[part] == one.1, "sample {sample}");
+    }
+}
+
+#[test]
+fn many_tiles_with_large_weights_run_in_several_blocks_to_the_same_bits() {
+    let (n, size, c) = (40, 12, 160);
+    let isa = Isa::active();
+    let (x, w) = (normal(n * size * size * c, 1), normal(c * c * 9, 2));
+    let u = winograd_weights::transform(isa, &w, c, c, Direction::Forward);
+    let run = |from: usize, batch: usize| {
+        let mut y = vec![0f32; batch * size * size * c];
+        let source = Source { values: &x[from * size * size * c..][..y.len()], channels: c };
+        let mut target = [Target { values: &mut y, channels: c, finish: Finish::NONE }];
+        winograd_conv::convolve(isa, Grid { batch, height: size, width: size }, &[source], &u, &mut target);
+        y
+    };
+    let all = run(0, n);
+    for sample in [0, 17, 34, 39] {
+        let one = run(sample, 1);
+        assert!(all[sample * one.len()..][..one.len()] == one, "sample {sample}");
     }
 }
