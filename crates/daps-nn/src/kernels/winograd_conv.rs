@@ -68,6 +68,26 @@ pub(crate) fn convolve(isa: Isa, grid: Grid, sources: &[Source], weights: &[f32]
     }
 }
 
+/// How the tiles of a block and the 36 points of a tile lie in scratch memory.
+#[derive(Clone, Copy)]
+struct Order {
+    tiles: usize,
+    /// Point by point (large blocks: a product reads adjacent rows) or tile by tile (small blocks in a core's cache:
+    /// the transforms read and write adjacent memory).
+    by_point: bool,
+}
+
+impl Order {
+    /// Floats from one tile to the next, for rows of `stride` floats.
+    fn tile(self, stride: usize) -> usize {
+        if self.by_point { stride } else { POINTS * stride }
+    }
+    /// Floats from one point to the next.
+    fn point(self, stride: usize) -> usize {
+        if self.by_point { self.tiles * stride } else { stride }
+    }
+}
+
 struct Job<'a> {
     isa: Isa,
     shape: &'a Shape,
@@ -84,11 +104,12 @@ impl Job<'_> {
         let mut scratch = Buffer::take(POINTS * count * (s.c_stride + s.k_stride));
         let (v, m) = scratch.split_at_mut(POINTS * count * s.c_stride);
         let (v, m) = (Shared::new(v), Shared::new(m));
-        self.transform_in(v, first, 0, count, count);
+        let order = Order { tiles: count, by_point: false };
+        self.transform_in(v, first, (0, count), order);
         for point in 0..POINTS {
-            self.multiply(v, m, point, 0, s.k_padded, count);
+            self.multiply(v, m, point, (0, s.k_padded), order);
         }
-        self.transform_out(m, first, 0, count, count);
+        self.transform_out(m, first, (0, count), order);
     }
 
     /// The same three steps for many tiles, each step on all threads.
@@ -97,68 +118,73 @@ impl Job<'_> {
         let mut scratch = Buffer::take(POINTS * count * (s.c_stride + s.k_stride));
         let (v, m) = scratch.split_at_mut(POINTS * count * s.c_stride);
         let (v, m) = (Shared::new(v), Shared::new(m));
-        par::chunks(count, 2, |start, end| self.transform_in(v, first, start, end, count));
+        let order = Order { tiles: count, by_point: true };
+        par::chunks(count, 2, |start, end| self.transform_in(v, first, (start, end), order));
         let columns = 4 * self.isa.nr();
         let groups = s.k_padded.div_ceil(columns);
         par::for_each(POINTS * groups, |i| {
             let (point, group) = (i / groups, i % groups);
-            self.multiply(v, m, point, group * columns, ((group + 1) * columns).min(s.k_padded), count);
+            let range = (group * columns, ((group + 1) * columns).min(s.k_padded));
+            self.multiply(v, m, point, range, order);
         });
-        par::chunks(count, 2, |start, end| self.transform_out(m, first, start, end, count));
+        par::chunks(count, 2, |start, end| self.transform_out(m, first, (start, end), order));
     }
 
+    /// Tiles start..end of the block that begins with tile `first` of the maps.
     fn tiles(
         &self,
         channels: usize,
         stride: usize,
         first: usize,
         range: (usize, usize),
-        count: usize,
+        order: Order,
     ) -> Tiles {
         Tiles {
             grid: self.shape.grid,
             first: first + range.0,
             count: range.1 - range.0,
             channels,
-            tile_stride: stride,
-            point_stride: count * stride,
+            tile_stride: order.tile(stride),
+            point_stride: order.point(stride),
         }
     }
 
-    fn transform_in(&self, v: Shared, first: usize, start: usize, end: usize, count: usize) {
+    fn transform_in(&self, v: Shared, first: usize, range: (usize, usize), order: Order) {
+        let stride = self.shape.c_stride;
         transform_sources(self.isa, self.sources, self.zeros, |channels, offset| {
-            let t = self.tiles(channels, self.shape.c_stride, first, (start, end), count);
-            // SAFETY: tiles start..end of the block belong to this job.
-            (t, unsafe { v.ptr().add(start * self.shape.c_stride + offset) })
+            let t = self.tiles(channels, stride, first, range, order);
+            // SAFETY: the tiles of `range` belong to this job.
+            (t, unsafe { v.ptr().add(range.0 * order.tile(stride) + offset) })
         });
     }
 
     /// The product of one point, for the output channels from..to.
-    fn multiply(&self, v: Shared, m: Shared, point: usize, from: usize, to: usize, count: usize) {
+    fn multiply(&self, v: Shared, m: Shared, point: usize, (from, to): (usize, usize), order: Order) {
         let s = self.shape;
         // SAFETY: the block of this point and these channels belongs to this job, and both blocks have its shape.
         unsafe {
             let p = Product {
-                a: v.ptr().add(point * count * s.c_stride),
-                lda: s.c_stride,
-                rows: count,
+                a: v.ptr().add(point * order.point(s.c_stride)),
+                lda: order.tile(s.c_stride),
+                rows: order.tiles,
                 inner: s.c,
                 b: self.weights.as_ptr().add(point * s.c * s.k_padded + from * s.c),
                 n: to.min(s.k) - from,
-                c: m.ptr().add(point * count * s.k_stride + from),
-                ldc: s.k_stride,
+                c: m.ptr().add(point * order.point(s.k_stride) + from),
+                ldc: order.tile(s.k_stride),
             };
             gemm::product(self.isa, &p);
         }
     }
 
-    fn transform_out(&self, m: Shared, first: usize, start: usize, end: usize, count: usize) {
+    fn transform_out(&self, m: Shared, first: usize, range: (usize, usize), order: Order) {
+        let stride = self.shape.k_stride;
         let mut offset = 0;
         for (output, channels, finish) in self.outputs {
-            let t = self.tiles(*channels, self.shape.k_stride, first, (start, end), count);
+            let t = self.tiles(*channels, stride, first, range, order);
             // SAFETY: these tiles' pixels belong to this job.
             unsafe {
-                let block = m.ptr().add(start * self.shape.k_stride + offset);
+                let block = m.ptr().add(range.0 * order.tile(stride) + offset);
                 winograd::output_transform(self.isa, &t, block, output.ptr(), finish);
             }
             offset += channels;
