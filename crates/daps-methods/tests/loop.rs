@@ -1,0 +1,219 @@
+//! The loop as a whole: official schedules, bit-for-bit invariance, resumption, interruption, refusal, memory.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use daps_core::candle::{DType, Device, Tensor};
+use daps_core::real::{from_f64, to_f64};
+use daps_core::{
+    Address, Center, Error, Estimate, Event, Gaussian, Likelihood, Method, Noise, Ode, OdeEnd, OdeOrder,
+    OdeSteps, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State, Task,
+};
+use daps_methods::kernel::{Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Way};
+use daps_methods::{Daps, Dps, Dynamics, Guidance, Preset};
+use daps_operators::{Inpainting, PhaseRetrieval, SuperResolution, random_mask};
+use daps_priors::GaussianMixture;
+
+#[test]
+fn official_schedules_and_ode_grids() {
+    let text = include_str!("../../../tests/golden/schedules.json");
+    let golden: HashMap<String, Vec<f64>> = serde_json::from_str(text).unwrap();
+    let close = |a: &[f64], b: &[f64]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs().max(1e-3))
+    };
+    let (mut annealing, mut grids) = (0, 0);
+    for (name, levels) in &golden {
+        let parts: Vec<&str> = name.splitn(4, '.').collect();
+        match parts[1] {
+            "annealing" => {
+                let n = parts[2].parse().unwrap();
+                let rule = ScheduleRule::PolyCut { levels: n, max: 100.0, min: 0.1, rho: RHO };
+                assert!(close(Schedule::new(&rule).unwrap().sigmas(), levels), "{name}");
+                let preset = BUDGET_OF.iter().find(|b| b.1 == n);
+                if let Some((budget, _)) = preset {
+                    let daps = Preset::Official.daps("super_resolution", Some(budget), "langevin").unwrap();
+                    assert!(close(Schedule::new(&daps.schedule).unwrap().sigmas(), levels), "{name}");
+                }
+                annealing += 1;
+            }
+            "ode" => {
+                let steps = parts[2].parse().unwrap();
+                let sigma: f64 = parts[3].trim_start_matches("sigma").parse().unwrap();
+                let ode = Ode {
+                    steps: OdeSteps::Fixed(steps),
+                    min: 0.01,
+                    rho: RHO,
+                    end: OdeEnd::Min,
+                    order: OdeOrder::Euler,
+                };
+                assert!(close(&ode.grid(sigma, steps), levels), "{name}");
+                grids += 1;
+            }
+            other => panic!("unknown golden schedule {other}"),
+        }
+    }
+    assert!(annealing >= 4 && grids >= 3, "{annealing} schedules, {grids} grids");
+}
+
+const BUDGET_OF: [(&str, usize); 4] = [("50", 25), ("100", 50), ("1k", 200), ("4k", 400)];
+
+const SHAPE: [usize; 3] = [2, 8, 8];
+
+/// Four measurements of an image prior, three chains each, with a mask of its own for every measurement.
+struct Setup {
+    likelihood: Arc<dyn Likelihood>,
+    prior: Arc<GaussianMixture>,
+    rows: Vec<Row>,
+}
+
+impl Setup {
+    fn new(phase: bool) -> Self {
+        let prior = GaussianMixture::gaussian(&SHAPE, vec![0.1; 128], RowCovariance::Scalar(0.25)).unwrap();
+        let noise = Noise::chains(9, 4);
+        let truth = noise.normal(Address::new(0, Purpose::Instance, 0), &SHAPE, DType::F64).unwrap();
+        let operator: Arc<dyn daps_core::Operator> = if phase {
+            Arc::new(PhaseRetrieval::new(&SHAPE, 2.0).unwrap())
+        } else {
+            let masks: Vec<Tensor> = (0..4).map(|s| random_mask(8, 8, 0.6, s).unwrap()).collect();
+            Arc::new(Inpainting::new(&SHAPE, &Tensor::cat(&masks, 0).unwrap()).unwrap())
+        };
+        let y = operator.apply(&(truth * 0.5).unwrap()).unwrap();
+        let betas = daps_core::Beta::Rows(vec![0.05, 0.1, 0.2, 0.3]);
+        let likelihood = Arc::new(Gaussian::new(operator, y, betas).unwrap());
+        let rows =
+            (0..4).flat_map(|measurement| (0..3).map(move |chain| Row { measurement, chain })).collect();
+        Self { likelihood, prior: Arc::new(prior), rows }
+    }
+
+    fn task(&self, rows: &[usize]) -> (Task, Noise) {
+        let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
+        let task = Task::new(self.prior.clone(), self.likelihood.select(&measurements).unwrap()).unwrap();
+        (task, Noise::new(4, rows.iter().map(|&r| self.rows[r]).collect()))
+    }
+
+    fn sample(&self, method: &dyn Method, rows: &[usize]) -> HashMap<usize, Vec<u64>> {
+        let (task, noise) = self.task(rows);
+        let samples = method.sample(&task, &noise, None, &mut ()).unwrap();
+        let bits = to_f64(&samples.x).unwrap();
+        rows.iter().copied().zip(bits.chunks(128).map(|x| x.iter().map(|v| v.to_bits()).collect())).collect()
+    }
+}
+
+fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
+    let schedule = ScheduleRule::Poly { levels: 5, max: 10.0, min: 0.1, rho: RHO };
+    let ode = Estimate::Gaussian { center: Center::Ode(Ode::paper(3)), spread: Spread::Sigma };
+    let step = || StepSize::Curvature { factor: 0.5 };
+    let daps = |kernel| -> Arc<dyn Method> {
+        Arc::new(Daps { beta: None, schedule: schedule.clone(), estimate: ode.clone(), kernel })
+    };
+    let mut all = vec![
+        ("langevin", daps(KernelConfig::Langevin(Langevin { steps: 4, step_size: step() }))),
+        ("hmc", daps(KernelConfig::Hmc(Hmc { steps: 4, step_size: step(), momentum: 0.5 }))),
+        ("metropolis", daps(KernelConfig::Metropolis(Metropolis { steps: 6, step_size: step(), blocks: 2 }))),
+        ("mala", daps(KernelConfig::Mala(Mala { steps: 4, warmup: 4, c: 1.0 }))),
+    ];
+    let guidance = Guidance::Likelihood { scale: 0.1 };
+    all.push(("dps", Arc::new(Dps { schedule: schedule.clone(), dynamics: Dynamics::Sde, guidance })));
+    if !phase {
+        all.push(("replay", daps(KernelConfig::Replay(Replay { steps: 4, step_size: step() }))));
+        all.push(("exact", daps(KernelConfig::Exact(Exact::default()))));
+        let cg = Exact { way: Way::ConjugateGradient, ..Exact::default() };
+        all.push(("conjugate gradients", daps(KernelConfig::Exact(cg))));
+        let exact = KernelConfig::Exact(Exact::default());
+        let draws = Estimate::Draws { count: 4 };
+        let schedule = schedule.clone();
+        all.push(("draws", Arc::new(Daps { beta: None, schedule, estimate: draws, kernel: exact })));
+    }
+    all
+}
+
+/// Batches of 12, of 5, one by one and in reverse, on one thread and on three: every sample has the same bits.
+#[test]
+fn samples_do_not_depend_on_batch_order_or_threads() {
+    for phase in [false, true] {
+        let setup = Setup::new(phase);
+        let all: Vec<usize> = (0..12).collect();
+        for (name, method) in methods(phase) {
+            let whole = setup.sample(&*method, &all);
+            for pool in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
+                pool.install(|| {
+                    let mut parts = HashMap::new();
+                    for rows in [&[11usize, 4, 7, 0, 2][..], &[1], &[10, 9, 8, 6, 5, 3]] {
+                        parts.extend(setup.sample(&*method, rows));
+                    }
+                    assert_eq!(parts, whole, "{name}, phase {phase}");
+                });
+            }
+        }
+    }
+}
+
+/// Stopped after every level in turn and resumed from the state that the observer saw: the same bits.
+#[test]
+fn a_resumed_run_gives_the_same_bits() {
+    let setup = Setup::new(false);
+    let rows = [0usize, 5, 11];
+    for (name, method) in methods(false) {
+        let whole = setup.sample(&*method, &rows);
+        for stop in 0..4 {
+            let (task, noise) = setup.task(&rows);
+            let mut saved: Option<State> = None;
+            let mut watch = |event: &Event| {
+                if let Event::Level { step, state, .. } = event {
+                    if step.index == stop {
+                        saved = Some((*state).clone());
+                        return ControlFlow::Break(());
+                    }
+                }
+                ControlFlow::Continue(())
+            };
+            let stopped = method.sample(&task, &noise, None, &mut watch);
+            assert!(matches!(stopped, Err(Error::Cancelled { .. })), "{name}");
+            let samples = method.sample(&task, &noise, saved, &mut ()).unwrap();
+            let bits: Vec<Vec<u64>> = to_f64(&samples.x)
+                .unwrap()
+                .chunks(128)
+                .map(|x| x.iter().map(|v| v.to_bits()).collect())
+                .collect();
+            for (row, bits) in rows.iter().zip(bits) {
+                assert_eq!(bits, whole[row], "{name}, stopped after level {stop}");
+            }
+        }
+    }
+}
+
+#[test]
+fn unfit_pairs_are_refused_in_one_sentence_before_any_work() {
+    let (task, noise) = Setup::new(true).task(&[0]);
+    let sentence = |method: &dyn Method| method.sample(&task, &noise, None, &mut ()).unwrap_err().to_string();
+    let daps = |kernel| Daps {
+        beta: None,
+        schedule: ScheduleRule::Poly { levels: 3, max: 10.0, min: 0.1, rho: RHO },
+        estimate: Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Sigma },
+        kernel,
+    };
+    let replay = sentence(&daps(KernelConfig::Replay(Replay::default())));
+    assert_eq!(replay, "daps needs a singular value decomposition; phase_retrieval has none");
+    let exact = sentence(&daps(KernelConfig::Exact(Exact::default())));
+    assert_eq!(exact, "daps needs a linear or pixelwise operator; phase_retrieval has none");
+}
+
+#[test]
+fn wrong_shapes_and_values_are_refused() {
+    let operator = Arc::new(SuperResolution::new(&[1, 8, 8], 2).unwrap());
+    let y =
+        |dims: &[usize], value: f64| from_f64(vec![value; dims.iter().product()], dims, DType::F64).unwrap();
+    let error = |y: Tensor, beta: f64| Gaussian::new(operator.clone(), y, beta).err().unwrap().to_string();
+    assert!(error(y(&[1, 1, 8, 8], 0.0), 0.1).contains("expected shape [1, 1, 4, 4], got [1, 1, 8, 8]"));
+    assert!(error(y(&[1, 1, 4, 4], f64::NAN), 0.1).contains("16 of 16 values are NaN or infinite"));
+    for beta in [0.0, -0.1, f64::INFINITY, f64::NAN] {
+        assert!(error(y(&[1, 1, 4, 4], 0.0), beta).contains("positive finite"));
+    }
+    let prior = GaussianMixture::gaussian(&[1, 4, 4], vec![0.0; 16], RowCovariance::Scalar(1.0)).unwrap();
+    let likelihood = Gaussian::new(operator.clone(), y(&[1, 1, 4, 4], 0.0), 0.1).unwrap();
+    assert!(Task::new(Arc::new(prior), Arc::new(likelihood)).is_err());
+    let mask = Tensor::ones((1, 1, 4, 4), DType::F64, &Device::Cpu).unwrap();
+    assert!(Inpainting::new(&[1, 8, 8], &mask).err().unwrap().to_string().contains("mask"));
+}

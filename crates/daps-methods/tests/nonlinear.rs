@@ -1,0 +1,162 @@
+//! Kernels for nonlinear operators against numerical integration, and DPS against its own law.
+
+use std::sync::Arc;
+
+use daps_core::candle::{DType, Device, Tensor};
+use daps_core::real::{from_f64, to_f64};
+use daps_core::{
+    Approx, Conditional, Covariance, Gaussian, Likelihood, Method, Noise, Operator, RHO, RowCovariance,
+    Schedule, ScheduleRule, Step, Task,
+};
+use daps_methods::kernel::{KernelConfig, Langevin, Mala, Metropolis, StepSize};
+use daps_methods::{Dps, Dynamics, Guidance};
+use daps_metrics::moments::Moments;
+use daps_operators::{Dense, PhaseRetrieval, Toy2d};
+use daps_priors::GaussianMixture;
+
+const CHAINS: usize = 10_000;
+const P: f64 = 1e-5;
+const STEP: Step = Step { index: 0, of: 10, start: 10.0, sigma: 0.4, next: 0.2 };
+
+/// Mean and covariance of a two-dimensional conditional by summation over a grid.
+fn integrate(likelihood: &Gaussian, center: [f64; 2], spread: f64) -> ([f64; 2], [f64; 4]) {
+    let (n, half) = (301usize, 6.0 * spread);
+    let at = |i: usize| 2.0 * half * (i as f64 / (n - 1) as f64) - half;
+    let points: Vec<f64> = (0..n * n).flat_map(|k| [center[0] + at(k / n), center[1] + at(k % n)]).collect();
+    let shape: Vec<usize> = std::iter::once(n * n).chain(likelihood.input_shape().iter().copied()).collect();
+    let x = from_f64(points.clone(), &shape, DType::F64).unwrap();
+    let log = likelihood.select(&vec![0; n * n]).unwrap().log_prob(&x).unwrap();
+    let log: Vec<f64> = (0..n * n)
+        .map(|k| log[k] - (at(k / n).powi(2) + at(k % n).powi(2)) / (2.0 * spread * spread))
+        .collect();
+    let top = log.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (mut mass, mut first, mut second) = (0.0, [0.0; 2], [0.0; 4]);
+    for (x, l) in points.chunks(2).zip(&log) {
+        let w = (l - top).exp();
+        mass += w;
+        for i in 0..2 {
+            first[i] += w * x[i];
+            (0..2).for_each(|j| second[2 * i + j] += w * x[i] * x[j]);
+        }
+    }
+    let mean = first.map(|f| f / mass);
+    (mean, std::array::from_fn(|k| second[k] / mass - mean[k / 2] * mean[k % 2]))
+}
+
+fn chains(operator: Arc<dyn Operator>, y: &[f64], beta: f64) -> Gaussian {
+    let shape: Vec<usize> = std::iter::once(CHAINS).chain(operator.output_shape().iter().copied()).collect();
+    let y = from_f64(y.iter().copied().cycle().take(CHAINS * y.len()).collect(), &shape, DType::F64).unwrap();
+    Gaussian::new(operator, y, beta).unwrap()
+}
+
+fn check(what: &str, kernel: KernelConfig, likelihood: &Gaussian, center: [f64; 2], spread: f64) -> f64 {
+    let shape: Vec<usize> = std::iter::once(CHAINS).chain(likelihood.input_shape().iter().copied()).collect();
+    let mean =
+        from_f64(center.iter().copied().cycle().take(2 * CHAINS).collect(), &shape, DType::F64).unwrap();
+    let covariance = Covariance::Scalar(vec![spread * spread]);
+    let approx = Approx::Gaussian { mean: mean.clone(), covariance, start: mean };
+    let target = Conditional { approx: &approx, likelihood };
+    let (x, info) = kernel.build().unwrap().draw(&target, &Noise::chains(5, CHAINS), &STEP).unwrap();
+    let (mean, covariance) = integrate(likelihood, center, spread);
+    let comparison = Moments::new(&to_f64(&x).unwrap(), 2).unwrap().compare(&mean, &covariance).unwrap();
+    assert!(comparison.agrees(P), "{what}: {comparison:?}");
+    info.acceptance.map_or(f64::NAN, |a| a.iter().sum::<f64>() / a.len() as f64)
+}
+
+#[test]
+fn mala_and_metropolis_draw_the_toys_conditional() {
+    let likelihood = chains(Arc::new(Toy2d::new(&[2]).unwrap()), &[0.7], 0.3);
+    let mala = KernelConfig::Mala(Mala { steps: 300, warmup: 50, c: 1.0 });
+    let accepted = check("mala", mala, &likelihood, [0.3, 0.4], 0.25);
+    assert!((0.4..0.75).contains(&accepted), "{accepted}");
+    for blocks in [1, 2] {
+        let step_size = StepSize::decay(0.05);
+        let walk = KernelConfig::Metropolis(Metropolis { steps: 400, step_size, blocks });
+        check("metropolis", walk, &likelihood, [0.3, 0.4], 0.25);
+    }
+}
+
+/// Two pixels of a phase-retrieval image, as one channel of 1x2 and as two channels accepted one by one.
+#[test]
+fn mala_draws_phase_retrievals_conditional_with_and_without_factors() {
+    for shape in [[1, 1, 2], [2, 1, 1]] {
+        let operator = Arc::new(PhaseRetrieval::new(&shape, 0.0).unwrap());
+        let truth = from_f64(vec![0.4, -0.2], &[1, shape[0], shape[1], shape[2]], DType::F64).unwrap();
+        let y = to_f64(&operator.apply(&truth).unwrap()).unwrap();
+        let likelihood = chains(operator, &y, 0.1);
+        assert_eq!(likelihood.factors(), shape[0]);
+        let mala = KernelConfig::Mala(Mala { steps: 300, warmup: 50, c: 1.0 });
+        check("phase retrieval", mala, &likelihood, [0.3, -0.1], 0.1);
+    }
+}
+
+/// An unadjusted chain of small steps comes close, and a step far too large is reported as divergence, not as zeros.
+#[test]
+fn divergence_is_marked_and_never_zeroed() {
+    let matrix = Tensor::new(&[[[1.0f64, 0.0], [0.0, 0.5]]], &Device::Cpu).unwrap();
+    let operator = Arc::new(Dense::new(&[2], &matrix).unwrap());
+    let y = Tensor::new(&[[0.1f64, 0.2]; 3], &Device::Cpu).unwrap();
+    let likelihood = Gaussian::new(operator, y, 0.01).unwrap();
+    let mean = Tensor::zeros((3, 2), DType::F64, &Device::Cpu).unwrap();
+    let approx =
+        Approx::Gaussian { mean: mean.clone(), covariance: Covariance::Scalar(vec![1.0]), start: mean };
+    let target = Conditional { approx: &approx, likelihood: &likelihood };
+    let draw = |eta0| {
+        let kernel = KernelConfig::Langevin(Langevin { steps: 100, step_size: StepSize::decay(eta0) });
+        kernel.build().unwrap().draw(&target, &Noise::chains(1, 3), &STEP).unwrap()
+    };
+    assert!(draw(1e-5).1.diverged.iter().all(|d| !d));
+    let (x, info) = draw(1e-2);
+    assert!(info.diverged.iter().all(|d| *d));
+    assert!(to_f64(&x).unwrap().iter().any(|v| !v.is_finite() || v.abs() > 1e6));
+}
+
+/// DPS on a scalar Gaussian prior is a linear recursion; its mean and variance are known level by level.
+#[test]
+fn dps_follows_its_own_recursion() {
+    let (variance, a, y, beta) = (0.25, 0.8, 0.5, 0.4);
+    let rule = ScheduleRule::Poly { levels: 40, max: 10.0, min: 0.05, rho: RHO };
+    let prior = GaussianMixture::gaussian(&[1], vec![0.1], RowCovariance::Scalar(variance)).unwrap();
+    let matrix = Tensor::new(&[[[a]]], &Device::Cpu).unwrap();
+    let likelihood = chains(Arc::new(Dense::new(&[1], &matrix).unwrap()), &[y], beta);
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    for dynamics in [Dynamics::Sde, Dynamics::Ode] {
+        let dps = Dps { schedule: rule.clone(), dynamics, guidance: Guidance::Likelihood { scale: 1.0 } };
+        let samples = dps.sample(&task, &Noise::chains(2, CHAINS), None, &mut ()).unwrap();
+        let (mut mean, mut var) = (0.0, 100.0);
+        for step in Schedule::new(&rule).unwrap().steps() {
+            let (s2, n2) = (step.sigma.powi(2), step.next.powi(2));
+            let w = variance / (variance + s2);
+            // D = 0.1 + w (x - 0.1); the pull is strength · w a (y - a D)/β².
+            let (keep, noise, strength) = match dynamics {
+                Dynamics::Sde => (n2 / s2, n2 * (1.0 - n2 / s2), s2 - n2),
+                Dynamics::Ode => (step.next / step.sigma, 0.0, step.sigma * (step.sigma - step.next)),
+            };
+            let pull = strength * w * a / (beta * beta);
+            let gain = keep + (1.0 - keep) * w - pull * a * w;
+            let offset = (1.0 - keep) * (0.1 - 0.1 * w) + pull * (y - a * (0.1 - 0.1 * w));
+            mean = gain * mean + offset;
+            var = gain * gain * var + noise;
+        }
+        let moments = Moments::new(&to_f64(&samples.x).unwrap(), 1).unwrap();
+        let comparison = moments.compare(&[mean], &[var]).unwrap();
+        assert!(comparison.agrees(P), "{dynamics:?}: {comparison:?}, {moments:?}, {mean}, {var}");
+    }
+}
+
+/// The norm guidance is ζ √((1+σ²)(1+σ'²)) times the gradient of -‖y - A(D)‖: one step by hand.
+#[test]
+fn dps_norm_guidance_is_the_papers_step_in_vp_coordinates() {
+    let rule = ScheduleRule::Levels { sigmas: vec![2.0, 0.0] };
+    let prior = GaussianMixture::gaussian(&[1], vec![0.0], RowCovariance::Scalar(1.0)).unwrap();
+    let matrix = Tensor::new(&[[[3.0f64]]], &Device::Cpu).unwrap();
+    let y = Tensor::new(&[[5.0f64]], &Device::Cpu).unwrap();
+    let likelihood = Gaussian::new(Arc::new(Dense::new(&[1], &matrix).unwrap()), y, 0.1).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let dps = Dps { schedule: rule, dynamics: Dynamics::Ode, guidance: Guidance::Norm { zeta: 0.7 } };
+    let start = Tensor::new(&[[0.5f64]], &Device::Cpu).unwrap();
+    let samples = dps.sample(&task, &Noise::scripted(1, [start]), None, &mut ()).unwrap();
+    // x = 2 · 0.5 = 1, D = 1/5, residual 0.6 - 5 < 0, -∇‖·‖ in x = 3/5.
+    let expected = 0.2 + 0.7 * 5f64.sqrt() * 0.6;
+    assert!((to_f64(&samples.x).unwrap()[0] - expected).abs() < 1e-12);
+}
