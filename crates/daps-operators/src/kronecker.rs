@@ -86,6 +86,19 @@ impl Kronecker {
         first(&self.height) * first(&self.width)
     }
 
+    /// f(λ) at every eigenvalue λ of AᵀA, for a square map, whose modes span the whole space.
+    pub fn spectral_map<T: Num>(&self, f: &(dyn Fn(f64) -> f64 + Sync), x: &[T], out: &mut [T]) {
+        debug_assert_eq!(self.modes(), x.len());
+        let mut modes = vec![T::default(); self.modes()];
+        self.v_t(x, &mut modes);
+        for (row, a) in modes.chunks_mut(self.width.modes()).zip(&self.height.singular) {
+            for (c, b) in row.iter_mut().zip(&self.width.singular) {
+                *c *= T::of(f((a * b).powi(2)));
+            }
+        }
+        self.v(&modes, out);
+    }
+
     pub fn v_t<T: Num>(&self, x: &[T], out: &mut [T]) {
         sandwich(self.height.v_mat().transpose(), x, self.width.v_mat(), out);
     }

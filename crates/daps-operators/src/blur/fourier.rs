@@ -1,7 +1,7 @@
 //! Blur by Fourier transforms: on a padded plane for any border, and on the plane itself where it is periodic, which also
 //! gives the periodic blur its singular value decomposition.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
@@ -18,6 +18,8 @@ pub(crate) struct Fourier {
     plans: Arc<Plans>,
     /// Half spectrum of the correlation, transposed as [`crate::fft::Fft2`] keeps it, divided by the number of values.
     symbol: Spectrum,
+    /// The symbol's phase over the whole grid, made when modes are first asked for.
+    phase: OnceLock<Spectrum>,
 }
 
 impl Fourier {
@@ -29,7 +31,7 @@ impl Fourier {
                 let padding = Padding::new(kernel, border, height, width);
                 let plans = Plans::new(fast_length(padding.rows.len()), fast_length(padding.columns.len()));
                 let symbol = symbol(kernel, &plans, (0, 0));
-                Self { padding, plans, symbol }
+                Self { padding, plans, symbol, phase: OnceLock::new() }
             }
         }
     }
@@ -37,7 +39,7 @@ impl Fourier {
     /// The periodic blur on the image's own grid.
     pub fn periodic(kernel: &Kernel, plans: Arc<Plans>, height: usize, width: usize) -> Self {
         let symbol = symbol(kernel, &plans, (kernel.above, kernel.left));
-        Self { padding: Padding::none(height, width), plans, symbol }
+        Self { padding: Padding::none(height, width), plans, symbol, phase: OnceLock::new() }
     }
 
     pub fn apply<T: Num>(&self, x: &[T], out: &mut [T]) {
@@ -127,28 +129,35 @@ impl Fourier {
 
     /// Turns Hartley coefficients by the symbol's phase, `sign` = 1 from V's modes to U's, -1 back: frequency k mixes with
     /// -k only, as a rotation.
-    pub fn rotate<T: Num>(&self, sign: f64, c: &mut [T]) {
+    pub fn rotate<T: Num>(&self, sign: f64, c: &[T], out: &mut [T]) {
         let (h, w) = (self.padding.height, self.padding.width);
-        for ky in 0..h {
-            for kx in 0..w {
-                let (i, j) = (ky * w + kx, (h - ky) % h * w + (w - kx) % w);
-                if j < i {
-                    continue;
-                }
-                let k = self.symbol_at(ky, kx);
-                if j == i {
-                    // Its own conjugate, so real; a negative value is a positive singular value and a sign.
-                    c[i] = if k.re < 0.0 { -c[i] } else { c[i] };
-                    continue;
-                }
-                let length = k.norm();
-                if length == 0.0 {
-                    continue;
-                }
-                let (cos, sin) = (T::of(k.re / length), T::of(sign * k.im / length));
-                (c[i], c[j]) = (cos * c[i] - sin * c[j], cos * c[j] + sin * c[i]);
+        let phase = T::spectrum(self.phase.get_or_init(|| self.phases()));
+        let sign = T::of(sign);
+        out.par_chunks_mut(w).enumerate().for_each(|(ky, out)| {
+            let here = &c[ky * w..][..w];
+            let minus = &c[(h - ky) % h * w..][..w];
+            for ((kx, out), p) in out.iter_mut().enumerate().zip(&phase[ky * w..]) {
+                *out = p.re * here[kx] - sign * p.im * minus[(w - kx) % w];
             }
-        }
+        });
+    }
+
+    /// The symbol's phase over the whole grid. A frequency that is its own negative has a real symbol: its phase is a sign,
+    /// whatever rounding left behind.
+    fn phases(&self) -> Spectrum {
+        let (h, w) = (self.padding.height, self.padding.width);
+        let phase = |i: usize| {
+            let (ky, kx) = (i / w, i % w);
+            let k = self.symbol_at(ky, kx);
+            if (2 * ky).is_multiple_of(h) && (2 * kx).is_multiple_of(w) {
+                Complex::new(if k.re < 0.0 { -1.0 } else { 1.0 }, 0.0)
+            } else if k.norm() == 0.0 {
+                Complex::new(1.0, 0.0)
+            } else {
+                k / k.norm()
+            }
+        };
+        Spectrum::new((0..h * w).map(phase).collect())
     }
 }
 
