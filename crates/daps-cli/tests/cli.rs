@@ -1,0 +1,250 @@
+//! The command as a user meets it: outputs, exit codes, refusals that leave nothing behind, and resumption after a kill.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn daps(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Exit code 2, one sentence on standard error, nothing on standard output.
+fn refused(args: &[&str], says: &str) {
+    let output = daps(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(error.contains(says), "{args:?}: {error}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+}
+
+const RUN: &str = r#"
+samples = 6
+batch = 4
+[task]
+operator = "inpaint_random"
+shape = [1, 8, 8]
+measurements = 2
+[prior]
+kind = "gaussian"
+std = 0.5
+[method]
+schedule = { rule = "poly", levels = 40 }
+estimate = { kind = "gaussian", center = { ode = { steps = 3 } }, spread = "sigma" }
+kernel = { kind = "langevin", steps = 200, step_size = { rule = "curvature", factor = 0.5 } }
+"#;
+
+fn config(directory: &Path, text: &str) -> String {
+    let path = directory.join("run.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn lists_and_explains_what_the_registries_hold() {
+    for what in ["operators", "kernels", "methods", "priors", "presets", "budgets", "gmm"] {
+        let output = daps(&["list", what]);
+        assert!(output.status.success());
+        let names: Vec<String> = text(&output.stdout)
+            .lines()
+            .skip(2)
+            .map(|l| l.split_whitespace().next().unwrap().to_owned())
+            .collect();
+        assert!(!names.is_empty(), "{what}");
+        if !["budgets", "gmm"].contains(&what) {
+            for name in names {
+                let explained = daps(&["explain", &name]);
+                assert!(explained.status.success(), "{name}");
+                assert!(text(&explained.stdout).starts_with(&name), "{name}");
+            }
+        }
+    }
+    refused(&["explain", "nonsense"], "nothing is called 'nonsense'");
+}
+
+#[test]
+fn a_run_writes_its_directory_and_never_overwrites_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, out) = (config(dir.path(), RUN), dir.path().join("out"));
+    let out_text = out.to_str().unwrap();
+    let output = daps(&["run", &config, "--out", out_text, "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let summary = text(&output.stdout);
+    for key in ["\"samples\":12", "\"diverged\":0", "\"residual_chi2\"", "\"rmse\"", "\"mean_error\""] {
+        assert!(summary.contains(key), "{key} in {summary}");
+    }
+    let mut names: Vec<String> =
+        fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let expected = [
+        "config.toml",
+        "mean.png",
+        "measurement.png",
+        "measurement.safetensors",
+        "metrics.json",
+        "samples.png",
+        "samples.safetensors",
+        "std.png",
+        "trace.jsonl",
+        "truth.png",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(fs::read_to_string(out.join("trace.jsonl")).unwrap().lines().count(), 3 * 40);
+    refused(&["run", &config, "--out", out_text], "already exists and is not empty");
+}
+
+/// Killed without warning at several moments and resumed: the files are the same to the byte.
+#[test]
+fn a_killed_run_resumes_to_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), RUN);
+    let read = |out: &Path| {
+        ["samples.safetensors", "trace.jsonl", "metrics.json"].map(|name| fs::read(out.join(name)).unwrap())
+    };
+    let whole = dir.path().join("whole");
+    assert!(daps(&["run", &config, "--out", whole.to_str().unwrap()]).status.success());
+    let mut interrupted = 0;
+    for milliseconds in [30, 90, 200, 400] {
+        let out = dir.path().join(format!("killed-{milliseconds}"));
+        let out_text = out.to_str().unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(["run", &config, "--out", out_text, "--checkpoint-every", "0"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        interrupted += usize::from(!out.join("metrics.json").exists());
+        let output = daps(&["run", &config, "--out", out_text, "--resume"]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(read(&out), read(&whole), "killed after {milliseconds} ms");
+        let leftovers = fs::read_dir(&out).unwrap().filter(|e| {
+            let name = e.as_ref().unwrap().file_name().into_string().unwrap();
+            name.starts_with("checkpoint") || name.ends_with(".tmp")
+        });
+        assert_eq!(leftovers.count(), 0);
+    }
+    assert!(interrupted > 0, "no run was killed before its end");
+    let other = RUN.replace("samples = 6", "samples = 5");
+    let other = other_config(dir.path(), &other);
+    refused(&["run", &other, "--out", whole.to_str().unwrap(), "--resume"], "another configuration");
+}
+
+fn other_config(directory: &Path, text: &str) -> String {
+    let path = directory.join("other.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn refusals_are_one_sentence_and_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let out_text = out.to_str().unwrap();
+    let cases = [
+        (RUN.replace("inpaint_random", "inpaint_randm"), "unknown operator 'inpaint_randm'"),
+        (RUN.replace("\"gaussian\"\nstd", "\"gausian\"\nstd"), "unknown prior 'gausian'"),
+        (RUN.replace("[method]", "[method]\nname = \"dap\""), "unknown method 'dap'"),
+        (RUN.replace("levels = 40", "levels = 0"), "schedule.levels: expected at least 1, got 0"),
+        (
+            RUN.replace("rule = \"poly\", levels = 40", "rule = \"levels\", sigmas = [1.0, 0.5]"),
+            "expected a last level of 0, got 0.5",
+        ),
+        (
+            RUN.replace("rule = \"poly\", levels = 40", "rule = \"levels\", sigmas = [1.0, -0.5, 0.0]"),
+            "expected positive finite levels before the final 0, got -0.5",
+        ),
+        (
+            RUN.replace("rule = \"poly\", levels = 40", "rule = \"levels\", sigmas = [inf, 0.0]"),
+            "expected positive finite levels before the final 0, got inf",
+        ),
+        (
+            RUN.replace("[prior]", "noise = -0.1\n[prior]"),
+            "task.noise: expected a positive finite number, got -0.1",
+        ),
+        (RUN.replace("[1, 8, 8]", "[8, 8]"), "inpaint_random"),
+        (RUN.replace("[prior]", "truth = \"no.npy\"\n[prior]"), "no.npy"),
+        (RUN.replace("inpaint_random", "xor"), "langevin"),
+        (RUN.replace("steps = 200", "steps = 0"), "langevin.steps: expected at least 1, got 0"),
+        (RUN.replace("factor = 0.5", "factor = -1.0"), "langevin.factor: expected a positive number, got -1"),
+        (RUN.replace("samples = 6", "sampels = 6"), "unknown field `sampels`"),
+        ("nonsense".into(), "configuration: line 1"),
+    ];
+    for (case, says) in cases {
+        let config = config(dir.path(), &case);
+        let output = daps(&["run", &config, "--out", out_text]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{says}: {error}");
+        assert!(error.contains(says), "expected '{says}' in: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "{error}");
+        assert!(!out.exists(), "{says}: something was left behind");
+    }
+    refused(&["run", "no-such.toml", "--out", out_text], "no-such.toml: cannot read");
+    refused(
+        &["validate", "gmm", "--method", "dapss", "--seeds", "1"],
+        "unknown method of the test bed 'dapss'",
+    );
+    refused(&["validate", "gmm", "--samples", "1", "--seeds", "1"], "at least 2");
+    refused(&["validate", "gmm", "--levels", "0", "--seeds", "1"], "levels: expected at least 1");
+    refused(&["validate", "gmm", "--instances", "no-such.json"], "no-such.json");
+    refused(&["validate", "gaussian", "--samples", "3"], "at least 100");
+    refused(&["toy", "--levels", "0"], "at least 2 samples and 1 level");
+    refused(&["solv"], "unrecognized subcommand");
+}
+
+#[test]
+fn a_mask_of_another_size_and_a_truth_with_nan_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let npy = |values: &[f64], shape: &str| {
+        let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}");
+        header.push_str(&" ".repeat(63 - (10 + header.len()) % 64));
+        header.push('\n');
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.bytes());
+        values.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
+        bytes
+    };
+    fs::write(dir.path().join("mask.npy"), npy(&[1.0; 16], "(4, 4)")).unwrap();
+    fs::write(dir.path().join("truth.npy"), npy(&[f64::NAN; 64], "(1, 8, 8)")).unwrap();
+    let out = dir.path().join("out");
+    let mask = dir.path().join("mask.npy");
+    let options = format!("[task.options]\nmask = {:?}\n[prior]", mask.to_str().unwrap());
+    let wrong = RUN.replace("inpaint_random", "inpaint").replace("[prior]", &options);
+    let path = config(dir.path(), &wrong);
+    refused(&["run", &path, "--out", out.to_str().unwrap()], "mask");
+    let nan = RUN.replace("measurements = 2", "truth = \"truth.npy\"");
+    let path = config(dir.path(), &nan);
+    refused(&["run", &path, "--out", out.to_str().unwrap()], "NaN");
+    assert!(!out.exists());
+}
+
+#[test]
+fn validation_prints_the_json_that_programs_read() {
+    let output = daps(&["validate", "gmm", "--seeds", "1", "--samples", "50", "--levels", "10", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    for method in
+        ["dps", "daps-shipped", "daps-stable", "exact-sigma", "tweedie-full", "draws-32", "oracle", "floor"]
+    {
+        let line = lines.lines().find(|l| l.contains(&format!("\"method\":\"{method}\""))).expect(method);
+        for key in ["dim", "obs", "w1", "se", "nfe", "seconds"] {
+            assert!(line.contains(&format!("\"{key}\":")), "{key} in {line}");
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("toy");
+    let output =
+        daps(&["toy", "--samples", "20", "--levels", "12", "--json", "--out", out.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for line in text(&output.stdout).lines() {
+        assert!(line.contains("\"w2_last\":") && line.contains("\"right_mode\":"), "{line}");
+    }
+    for name in ["samples.svg", "trajectories.svg", "w2.svg"] {
+        assert!(fs::read_to_string(out.join(name)).unwrap().contains("<svg"), "{name}");
+    }
+}
