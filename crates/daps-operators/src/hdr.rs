@@ -83,10 +83,10 @@ impl Differentiable for Hdr {
             let (scale, one) = (T::of(self.scale), T::of(1.0));
             out.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).zip(r.par_chunks(BLOCK)).for_each(|((out, x), r)| {
                 for ((out, &x), &r) in out.iter_mut().zip(x).zip(r) {
-                    // No short circuit: which values are clipped is too random to predict.
+                    // A slope and a product, not a branch: which values are clipped is too random to predict.
                     let v = scale * x;
-                    let clipped = (v > one) | (v < -one);
-                    *out = if clipped { T::default() } else { scale * r };
+                    let slope = if (v > one) | (v < -one) { T::default() } else { scale };
+                    *out = slope * r;
                 }
             });
         }))
