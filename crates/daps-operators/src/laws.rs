@@ -58,6 +58,8 @@ pub fn all(operator: &Arc<dyn Operator>, x: &Tensor, seed: u64) -> Outcome {
     preconditioner(&**operator, x, seed)?;
     precision(&**operator, x, seed)?;
     rows(operator, x, seed)?;
+    diagonal(&**operator, x)?;
+    factors(&**operator, x)?;
     threads(&**operator, x, seed)
 }
 
@@ -152,6 +154,36 @@ pub fn adjoint(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let nothing = to_f64(&operator.apply(&x.zeros_like()?)?)?;
     require(operator, "a linear map takes zero to zero", nothing.iter().all(|v| *v == 0.0))?;
     require(operator, "a linear map is differentiable", operator.as_differentiable().is_some())
+}
+
+/// A diagonal map multiplies every value by its entry.
+pub fn diagonal(operator: &dyn Operator, x: &Tensor) -> Outcome {
+    let Some(entries) = operator.as_linear().and_then(Linear::diagonal) else { return Ok(()) };
+    let (values, n) = (to_f64(x)?, x.elem_count() / x.dims()[0]);
+    let entry = |k: usize| entries[if entries.len() == 1 { 0 } else { k / n }][k % n];
+    let expected: Vec<f64> = values.iter().enumerate().map(|(k, v)| entry(k) * v).collect();
+    let got = to_f64(&operator.apply(x)?)?;
+    require(operator, "a diagonal map multiplies by its entries", got == expected)
+}
+
+/// A change of one leading slice of the input changes no other slice of the output.
+pub fn factors(operator: &dyn Operator, x: &Tensor) -> Outcome {
+    let parts = operator.factors();
+    let sizes =
+        (operator.input_shape().iter().product::<usize>(), operator.output_shape().iter().product::<usize>());
+    let fits = parts > 0 && sizes.0.is_multiple_of(parts) && sizes.1.is_multiple_of(parts);
+    require(operator, "factors divide inputs and outputs evenly", fits)?;
+    let (before, values) = (to_f64(&operator.apply(x)?)?, to_f64(x)?);
+    for part in 0..parts {
+        let (n, m) = (sizes.0 / parts, sizes.1 / parts);
+        let changed =
+            values.iter().enumerate().map(|(k, v)| if (k / n) % parts == part { -0.5 * v } else { *v });
+        let changed = Tensor::from_vec(changed.collect(), x.dims(), x.device())?;
+        let after = to_f64(&operator.apply(&changed)?)?;
+        let kept = (0..before.len()).filter(|k| (k / m) % parts != part).all(|k| before[k] == after[k]);
+        require(operator, "a slice of the input reaches only its own slice of the output", kept)?;
+    }
+    Ok(())
 }
 
 /// ⟨vjp(x, r), d⟩ is the derivative of ⟨A(x), r⟩ along d, by central differences in f64.

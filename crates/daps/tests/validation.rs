@@ -4,7 +4,7 @@ use daps::validate::{gaussian, gmm, mean_and_error, toy};
 
 #[test]
 fn gaussian_checks_all_agree() {
-    let settings = gaussian::Settings { samples: 3000, intervals: 1600, seed: 1 };
+    let settings = gaussian::Settings { samples: 2000, intervals: 1600, seed: 1 };
     let report = gaussian::run(settings, &mut ()).unwrap();
     for check in &report.checks {
         assert!(check.passed, "{check:?}");
@@ -19,15 +19,6 @@ fn gaussian_checks_all_agree() {
     };
     assert!(distance("official DAPS-1k, replay") > 0.02);
     assert!(distance("Tweedie + r(sigma), 5 levels") < 1e-4);
-}
-
-/// A check that cannot fail is no check: a kernel with the wrong law must be caught.
-#[test]
-fn a_wrong_law_would_be_noticed() {
-    use daps_methods::kernel::Recursion;
-    let right = Recursion::new(1e-3, 100.0, 50);
-    let halved = Recursion::new(0.5e-3, 100.0, 50);
-    assert!((right.spread / halved.spread - 1.0).abs() > 0.1);
 }
 
 /// The recorded problems of the mixture test bed: ours minus recorded, paired, for methods that run fast.
@@ -75,9 +66,9 @@ fn random_problems_are_what_they_say() {
 
 #[test]
 fn daps_beats_dps_on_the_toy() {
-    let toy = toy::run(toy::Settings { samples: 150, levels: 100, seed: 0 }, &mut ()).unwrap();
+    let toy = toy::run(toy::Settings { samples: 150, levels: 200, seed: 0 }, &mut ()).unwrap();
     let of = |name: &str| toy.outcomes.iter().find(|o| o.method == name).unwrap();
-    assert!(of("daps").right_mode >= 0.85, "{}", of("daps").right_mode);
+    assert!(of("daps").right_mode >= 0.9, "{}", of("daps").right_mode);
     for dps in ["dps-sde", "dps-ode"] {
         assert!(of("daps").w2_last <= 0.5 * of(dps).w2_last, "{dps}");
     }
