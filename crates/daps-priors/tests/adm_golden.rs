@@ -130,7 +130,17 @@ fn every_option_trains() {
         for var in variables.values() {
             var.set(&(var.randn_like(0.0, 0.1).unwrap() + var.as_tensor().detach()).unwrap()).unwrap();
         }
-        let prior = if config.classes() > 0 { prior.with_class(2).unwrap() } else { prior };
+        let prior = match config.classes() {
+            0 => prior,
+            _ => {
+                let refused = prior.denoise(&x, &1.0.into()).unwrap_err().to_string();
+                assert!(
+                    refused.contains("a number below 3, for the network was trained with classes"),
+                    "{refused}"
+                );
+                prior.with_class(2).unwrap()
+            }
+        };
         let y = prior.forward(&x, &Sigma::Same(2.0)).unwrap();
         let store = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         for (name, var) in &variables {

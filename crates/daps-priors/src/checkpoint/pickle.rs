@@ -294,27 +294,6 @@ impl<'a> Machine<'a> {
                     let top = self.top()?;
                     self.stack.push(top);
                 }
-                b'p' | b'q' | b'r' | 0x94 => {
-                    let slot = match op {
-                        b'p' => self.decimal()? as u64,
-                        b'q' => self.number(1)?,
-                        b'r' => self.number(4)?,
-                        _ => self.memo.len() as u64,
-                    };
-                    let top = self.top()?;
-                    self.memo.insert(slot, top);
-                }
-                b'g' | b'h' | b'j' => {
-                    let slot = match op {
-                        b'g' => self.decimal()? as u64,
-                        b'h' => self.number(1)?,
-                        _ => self.number(4)?,
-                    };
-                    let Some(id) = self.memo.get(&slot) else {
-                        return refuse("the pickle recalls what it never kept");
-                    };
-                    self.stack.push(*id);
-                }
                 b'R' | 0x81 => self.reduce()?,
                 b'b' => self.build()?,
                 b'Q' => self.persistent()?,
@@ -332,7 +311,7 @@ impl<'a> Machine<'a> {
                     self.push(Node::Global(found));
                 }
                 _ => {
-                    if !self.scalar(op)? && !self.container(op)? {
+                    if !self.scalar(op)? && !self.container(op)? && !self.remember(op)? {
                         return refuse(format!(
                             "the pickle has the operation 0x{op:02x}; only tensors and plain containers are accepted"
                         ));
@@ -340,6 +319,27 @@ impl<'a> Machine<'a> {
                 }
             }
         }
+    }
+
+    /// Keeping and recalling of values; whether the operation was one of these.
+    fn remember(&mut self, op: u8) -> Result<bool> {
+        let slot = match op {
+            b'p' | b'g' => self.decimal()? as u64,
+            b'q' | b'h' => self.number(1)?,
+            b'r' | b'j' => self.number(4)?,
+            0x94 => self.memo.len() as u64,
+            _ => return Ok(false),
+        };
+        if matches!(op, b'g' | b'h' | b'j') {
+            let Some(id) = self.memo.get(&slot) else {
+                return refuse("the pickle recalls what it never kept");
+            };
+            self.stack.push(*id);
+        } else {
+            let top = self.top()?;
+            self.memo.insert(slot, top);
+        }
+        Ok(true)
     }
 
     fn decimal(&mut self) -> Result<i64> {

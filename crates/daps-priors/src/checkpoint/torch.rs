@@ -1,5 +1,6 @@
 //! PyTorch's zip archives: one pickle that describes tensors, and their numbers in files of their own.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -24,8 +25,7 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
     let length = reader.seek(SeekFrom::End(0)).or_else(|e| refuse(e.to_string()))?;
     let archive = ZipArchive::new(reader)
         .or_else(|e| refuse(format!("is no whole zip archive ({e}); the file may be cut off")))?;
-    let mut names =
-        (0..archive.len()).filter_map(|i| archive.name_for_index(i)?.ok().map(|n| n.into_owned()));
+    let mut names = (0..archive.len()).filter_map(|i| archive.name_for_index(i)?.ok().map(Cow::into_owned));
     let Some(name) = names.find(|n| n == "data.pkl" || n.ends_with("/data.pkl")) else {
         return refuse("holds no data.pkl; it is no PyTorch checkpoint");
     };

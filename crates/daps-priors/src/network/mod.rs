@@ -13,7 +13,7 @@ mod song;
 use daps_nn::FeatureMap;
 
 pub use adm::AdmConfig;
-pub use config::{Architecture, NAMED, NetworkConfig, named};
+pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
 pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;
 pub use preconditioning::{Coefficients, Preconditioning};

@@ -21,6 +21,7 @@ pub struct NetworkPrior {
     shape: Vec<usize>,
     factor: usize,
     classes: usize,
+    needs_class: bool,
     class: Option<usize>,
 }
 
@@ -57,7 +58,8 @@ impl NetworkPrior {
             shape: config.shape().to_vec(),
             factor: config.factor(),
             classes: config.classes(),
-            class: config.needs_class().then_some(0),
+            needs_class: config.needs_class(),
+            class: None,
         }
     }
 
@@ -112,6 +114,11 @@ impl NetworkPrior {
                 format!("one for each of {rows} rows"),
                 sigmas.len(),
             ));
+        }
+        if self.needs_class && self.class.is_none() {
+            let expected =
+                format!("a number below {}, for the network was trained with classes", self.classes);
+            return Err(daps_core::Error::invalid("class", expected, "none"));
         }
         let at = |sigma: f64| match sigma.is_finite() && sigma > 0.0 {
             true => Ok(self.preconditioning.at(sigma)),

@@ -242,7 +242,7 @@ impl SongConfig {
                         let down = Resampled::new(p, &name("aux_down"), (aux, aux), 0, shrink, style.init)?;
                         let skip =
                             p.conv(&name("aux_skip"), (aux, width), 1, ConvConfig::same(1), style.init)?;
-                        layers.push(Down::Skip(down, skip));
+                        layers.push(Down::Skip(down, Box::new(skip)));
                     }
                     EncoderType::Residual => {
                         let residual = Fused::new(p, &name("aux_residual"), (aux, width), style)?;
@@ -297,7 +297,7 @@ impl SongConfig {
                 let norm = norm(p, &name("aux_norm"), width, EPSILON)?;
                 let io = (width, self.channels);
                 let conv = p.conv(&name("aux_conv"), io, 3, ConvConfig::same(3), style.init_zero)?;
-                layers.push(Up::Output(up.transpose()?, norm, conv));
+                layers.push(Up::Output(up.transpose()?, Box::new((norm, conv))));
             }
         }
         Ok(layers)
@@ -340,13 +340,13 @@ impl Fused {
 enum Down {
     Conv(Conv2d),
     Block(Box<EdmBlock>),
-    Skip(Resampled, Conv2d),
+    Skip(Resampled, Box<Conv2d>),
     Residual(Fused),
 }
 
 enum Up {
     Block(Box<EdmBlock>),
-    Output(Option<Resampled>, GroupNorm, Conv2d),
+    Output(Option<Resampled>, Box<(GroupNorm, Conv2d)>),
 }
 
 /// The network itself.
@@ -410,7 +410,8 @@ impl Network for Song {
                     let skip = if h.channels() == block.c_in { None } else { skips.pop() };
                     h = block.forward(&h, skip.as_ref(), &embedding)?;
                 }
-                Up::Output(grow, norm, conv) => {
+                Up::Output(grow, last) => {
+                    let (norm, conv) = &**last;
                     let part = norm.forward_silu(&h)?;
                     output = Some(match (output.take(), grow) {
                         (Some(sum), Some(grow)) => {
