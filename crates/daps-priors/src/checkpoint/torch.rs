@@ -31,7 +31,7 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
     };
     drop(names);
     let prefix = name.trim_end_matches("data.pkl").to_owned();
-    let mut entries = Entries { archive, length, prefix, storages: HashMap::new() };
+    let mut entries = Entries { archive, length, prefix, uses: HashMap::new(), storages: HashMap::new() };
     if entries.archive.index_for_name(&format!("{}byteorder", entries.prefix)).is_some()
         && entries.bytes("byteorder", 16)? != b"little"
     {
@@ -39,6 +39,9 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
     }
     let pickle = pickle::read(&entries.bytes("data.pkl", LARGEST_PICKLE)?)?;
     let views = state_dict::tensors(&pickle)?;
+    for view in views.values() {
+        *entries.uses.entry(view.storage.key.clone()).or_default() += 1;
+    }
     let mut tensors = BTreeMap::new();
     for (name, view) in views {
         let tensor = entries.tensor(&view).map_err(|e| Refused(format!("tensor '{name}' {e}")))?;
@@ -51,6 +54,8 @@ struct Entries<R> {
     archive: ZipArchive<R>,
     length: u64,
     prefix: String,
+    /// How many tensors are still to be read from a storage; it is let go after the last one.
+    uses: HashMap<String, usize>,
     storages: HashMap<String, Arc<Vec<u8>>>,
 }
 
@@ -85,11 +90,16 @@ impl<R: Read + Seek> Entries<R> {
     }
 
     fn storage(&mut self, key: &str) -> Result<Arc<Vec<u8>>> {
-        if let Some(bytes) = self.storages.get(key) {
-            return Ok(bytes.clone());
+        let bytes = match self.storages.remove(key) {
+            Some(bytes) => bytes,
+            None => Arc::new(self.bytes(&format!("data/{key}"), self.length)?),
+        };
+        if let Some(left) = self.uses.get_mut(key) {
+            *left = left.saturating_sub(1);
+            if *left > 0 {
+                self.storages.insert(key.to_owned(), bytes.clone());
+            }
         }
-        let bytes = Arc::new(self.bytes(&format!("data/{key}"), self.length)?);
-        self.storages.insert(key.to_owned(), bytes.clone());
         Ok(bytes)
     }
 
