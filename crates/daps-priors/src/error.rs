@@ -45,13 +45,16 @@ pub struct KeyMismatch {
     pub extra: Vec<(String, Vec<usize>)>,
     /// Names with the expected and the found shape (or, of constants, values).
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
+    /// Names of tensors with NaN or infinite values.
+    pub not_finite: Vec<String>,
 }
 
 impl KeyMismatch {
     /// Whether checkpoint and network agree.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.missing.is_empty() && self.extra.is_empty() && self.misshapen.is_empty()
+        let fits = self.missing.is_empty() && self.extra.is_empty() && self.misshapen.is_empty();
+        fits && self.not_finite.is_empty()
     }
 }
 
@@ -74,6 +77,10 @@ impl std::fmt::Display for KeyMismatch {
         }
         if !self.extra.is_empty() {
             parts.push(format!("{} extra ({})", self.extra.len(), list(&self.extra)));
+        }
+        if !self.not_finite.is_empty() {
+            let (count, list) = (self.not_finite.len(), self.not_finite.join(", "));
+            parts.push(format!("{count} with NaN or infinite values ({list})"));
         }
         f.write_str(&parts.join("; "))
     }

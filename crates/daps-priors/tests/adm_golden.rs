@@ -165,6 +165,10 @@ fn misfits_are_listed_with_their_shapes() {
         "the tensors do not fit the network: 1 missing (out.2.bias [6]); 1 misshapen \
          (time_embed.0.weight: expected [128, 32], found [32, 128]); 1 extra (out.2.bais [6])"
     );
+    let mut tensors = checkpoint::read(&golden("adm_tiny.pt")).unwrap().tensors;
+    tensors.insert("out.2.bias".to_owned(), Tensor::full(f32::NAN, 6, &Device::Cpu).unwrap());
+    let message = config().network(tensors).err().unwrap().to_string();
+    assert!(message.ends_with("1 with NaN or infinite values (out.2.bias)"), "{message}");
     let refused = NetworkPrior::load(&golden("adm_tiny.pt"), None).err().unwrap().to_string();
     assert!(refused.contains("carries no network configuration"), "{refused}");
 }

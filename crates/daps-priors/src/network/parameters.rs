@@ -139,7 +139,14 @@ impl Parameters {
         };
         let mut mismatch = self.mismatch.borrow_mut();
         match tensors.get(name) {
-            Some(found) if found.dims() == shape => return Ok(found.to_dtype(DType::F32)?.contiguous()?),
+            Some(found) if found.dims() == shape => {
+                let values = found.to_dtype(DType::F32)?.contiguous()?;
+                // A sum is not finite when one of its terms is not, or, of weights, by absurd size.
+                if !values.sum_all()?.to_scalar::<f32>()?.is_finite() {
+                    mismatch.not_finite.push(name.to_owned());
+                }
+                return Ok(values);
+            }
             Some(found) => mismatch.misshapen.push((name.to_owned(), shape.to_vec(), found.dims().to_vec())),
             None => mismatch.missing.push((name.to_owned(), shape.to_vec())),
         }
