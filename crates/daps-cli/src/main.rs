@@ -6,8 +6,13 @@ mod run;
 mod table;
 mod toy;
 mod validate;
+mod weights;
 
 use clap::{Parser, Subcommand};
+
+/// Keeps freed pages: on a fresh buffer, page faults cost more than the memory-bound passes over it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Draw samples from the posterior of an inverse problem with a diffusion prior, and check that they are.
 #[derive(Parser)]
@@ -26,6 +31,9 @@ enum Command {
     Validate(validate::Command),
     /// The paper's two-dimensional experiment: DAPS beside DPS
     Toy(toy::Args),
+    /// Look into checkpoints and convert them
+    #[command(subcommand)]
+    Weights(weights::Command),
     /// List operators, kernels, methods, priors, presets or budgets
     List(list::ListArgs),
     /// Explain an operator, kernel, method, prior or preset by its name
@@ -44,6 +52,7 @@ fn main() {
         Command::Run(args) => run::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
+        Command::Weights(command) => weights::run(&command),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => list::explain(&args),
     };

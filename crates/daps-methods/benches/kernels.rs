@@ -13,6 +13,10 @@ use daps_core::{
 };
 use daps_methods::kernel::{Exact, KernelConfig, Langevin, Replay, StepSize};
 
+/// The allocator of the command line.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const SHAPE: [usize; 3] = [3, 256, 256];
 const STEP: Step = Step { index: 0, of: 200, start: 100.0, sigma: 0.3, next: 0.28 };
 const TASKS: [&str; 7] = [

@@ -161,11 +161,10 @@ fn a_resumed_run_gives_the_same_bits() {
             let (task, noise) = setup.task(&rows);
             let mut saved: Option<State> = None;
             let mut watch = |event: &Event| {
-                if let Event::Level { step, state, .. } = event {
-                    if step.index == stop {
-                        saved = Some((*state).clone());
-                        return ControlFlow::Break(());
-                    }
+                let Event::Level { step, state, .. } = event else { return ControlFlow::Continue(()) };
+                if step.index == stop {
+                    saved = Some((*state).clone());
+                    return ControlFlow::Break(());
                 }
                 ControlFlow::Continue(())
             };

@@ -1,8 +1,9 @@
-//! Priors in closed form: Gaussians, Gaussian mixtures and point sets that denoise, differentiate, draw and know their own
-//! posterior, in f64 and for samples of any shape.
+//! Priors: Gaussians, Gaussian mixtures and point sets in closed form, which denoise, differentiate, draw and know their own
+//! posterior, in f64 and for samples of any shape; and diffusion networks with their checkpoints, in f32.
 
 mod algebra;
 mod analytic;
+pub mod checkpoint;
 mod config;
 mod empirical;
 mod error;
@@ -10,6 +11,7 @@ mod files;
 mod gaussian;
 mod mixture;
 mod mixture_conditional;
+pub mod network;
 mod plane;
 mod registry;
 mod spectrum;
@@ -18,8 +20,9 @@ mod spread;
 pub use analytic::{Analytic, Posterior, posterior};
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
-pub use error::{Error, Result};
+pub use error::{Error, KeyMismatch, Result};
 pub use files::{read_array, read_images};
 pub use mixture::GaussianMixture;
+pub use network::{NetworkConfig, NetworkPrior};
 pub use registry::{PriorInfo, build, registry};
 pub use spread::spread_table;

@@ -139,7 +139,7 @@ fn empirical_posteriors_enumerate_any_likelihood() {
     assert_close(&log_weights.iter().map(|w| w.exp()).collect::<Vec<_>>(), &exact, 1e-10, "weights");
     let refused = mixture(&[2], &[1.0], 0, vec![RowCovariance::Scalar(1.0)]).posterior(&likelihood, 0);
     let message = refused.unwrap_err().to_string();
-    assert_eq!(message, "the exact posterior needs a linear operator; square has none");
+    assert_eq!(message, "dense algebra needs a linear operator; square has none");
 }
 
 #[test]

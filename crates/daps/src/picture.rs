@@ -55,17 +55,17 @@ pub fn write_run(
         let count = t.dims()[0].min(most);
         (0..count).map(|i| Ok(to_f64(&t.get(i)?)?)).collect()
     };
-    if let [c, h, w] = samples.dims()[1..] {
-        if is_image(&[c, h, w]) {
-            let shape = [c, h, w];
-            write_row(&directory.join("samples.png"), &rows(samples, MOST)?, shape, (-1.0, 1.0))?;
-            write_row(&directory.join("mean.png"), &rows(mean, 1)?, shape, (-1.0, 1.0))?;
-            let spread = rows(std, 1)?;
-            let largest = spread[0].iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
-            write_row(&directory.join("std.png"), &spread, shape, (0.0, largest))?;
-            if let Some(truth) = truth {
-                write_row(&directory.join("truth.png"), &rows(truth, 1)?, shape, (-1.0, 1.0))?;
-            }
+    if let [c, h, w] = samples.dims()[1..]
+        && is_image(&[c, h, w])
+    {
+        let shape = [c, h, w];
+        write_row(&directory.join("samples.png"), &rows(samples, MOST)?, shape, (-1.0, 1.0))?;
+        write_row(&directory.join("mean.png"), &rows(mean, 1)?, shape, (-1.0, 1.0))?;
+        let spread = rows(std, 1)?;
+        let largest = spread[0].iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
+        write_row(&directory.join("std.png"), &spread, shape, (0.0, largest))?;
+        if let Some(truth) = truth {
+            write_row(&directory.join("truth.png"), &rows(truth, 1)?, shape, (-1.0, 1.0))?;
         }
     }
     match y.dims()[1..] {

@@ -4,10 +4,12 @@
 //! conditional mean. Same law as the loop, no loop: it proves parity with DAPS and removes its operator cost.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, from_f64, pick, to_f64};
+use daps_core::real::{BLOCK, Real, combine, pick, with_slice};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Kernel, Noise, Purpose, Result, Step,
+    with_real,
 };
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::{StepSize, check_steps, diverged_rows};
@@ -93,49 +95,127 @@ impl Kernel for Replay {
         let Some(beta) = gaussian.beta_rows() else {
             return Err(Error::missing(self.name(), "one noise level per measurement", "this likelihood"));
         };
-        let rows = mean.dims()[0];
-        let shape = &mean.dims()[1..];
         let eta = self.step_size.at(step, target.approx, target.likelihood)?;
-        let z = noise.normal(Address::new(step.index, Purpose::Kernel, 0), shape, mean.dtype())?;
+        let z =
+            noise.normal(Address::new(step.index, Purpose::Kernel, 0), &mean.dims()[1..], mean.dtype())?;
 
         // Outside the modes (λ = 0) the fixed point is the mean.
-        let null: Vec<Recursion> =
-            (0..rows).map(|i| Recursion::new(pick(&eta, i), 1.0 / pick(variance, i), self.steps)).collect();
+        let null: Vec<Recursion> = (0..mean.dims()[0])
+            .map(|i| Recursion::new(pick(&eta, i), 1.0 / pick(variance, i), self.steps))
+            .collect();
         let decay: Vec<f64> = null.iter().map(|r| r.decay).collect();
         let rest: Vec<f64> = null.iter().map(|r| 1.0 - r.decay).collect();
         let spread: Vec<f64> = null.iter().map(|r| r.spread).collect();
         let base = combine(&[(&decay, start), (&rest, mean), (&spread, &z)])?;
 
         // Inside, move every mode from what `base` gave it to what its own recursion gives.
-        let (c_mean, c_start) = (to_f64(&spectral.v_t(mean)?)?, to_f64(&spectral.v_t(start)?)?);
-        let (c_z, c_y) = (to_f64(&spectral.v_t(&z)?)?, to_f64(&spectral.u_t(gaussian.y())?)?);
-        let modes = c_mean.len() / rows.max(1);
-        let singular = spectral.singular();
-        let mut change = vec![0.0; rows * modes];
-        let mut unstable = null.iter().map(|r| r.diverges).collect::<Vec<_>>();
-        for i in 0..rows {
-            let s = if singular.len() == 1 { &singular[0] } else { &singular[i] };
-            let (prior, data) = (1.0 / pick(variance, i), pick(beta, i).powi(-2));
-            // Modes repeat their singular value over channels and, for masks, over pixels: recompute only on a change.
-            let mut known = (f64::NAN, null[i]);
-            for k in 0..modes {
-                let at = i * modes + k;
-                let h = prior + s[k] * s[k] * data;
-                if known.0 != h {
-                    known = (h, Recursion::new(pick(&eta, i), h, self.steps));
-                    unstable[i] |= known.1.diverges;
-                }
-                let (m, y) = (c_mean[at], if s[k] == 0.0 { 0.0 } else { c_y[at] });
-                let fixed = (m * prior + s[k] * y * data) / h;
-                let moved = fixed + known.1.decay * (c_start[at] - fixed) + known.1.spread * c_z[at];
-                change[at] = moved - (decay[i] * c_start[at] + rest[i] * m + spread[i] * c_z[at]);
-            }
-        }
-        let change = from_f64(change, &[rows, modes], mean.dtype())?;
+        let mean_modes = spectral.v_t(mean)?;
+        let start_modes = if start.id() == mean.id() { mean_modes.clone() } else { spectral.v_t(start)? };
+        let modes = Modes {
+            mean: &mean_modes,
+            start: &start_modes,
+            z: &spectral.v_t(&z)?,
+            y: &spectral.u_t(&gaussian.y().to_dtype(mean.dtype())?)?,
+            singular: spectral.singular(),
+        };
+        let settings = Settings { eta: &eta, variance, beta, steps: self.steps, null: &null };
+        let (change, unstable) = with_real!(mean.dtype(), T => modes.change::<T>(&settings))?;
         let x = combine(&[(&[1.0], &base), (&[1.0], &spectral.v(&change)?)])?;
         let diverged = diverged_rows(&x)?.iter().zip(unstable).map(|(a, b)| *a || b).collect();
-        let info = ChainInfo { diverged, cost: Cost { nfe: 0, operator_calls: 5 }, ..ChainInfo::default() };
+        let info = ChainInfo { diverged, cost: Cost { nfe: 0, operator_calls: 4 }, ..ChainInfo::default() };
         Ok((x, info))
+    }
+}
+
+/// Coordinates along the modes, `[rows, modes]`.
+struct Modes<'a> {
+    mean: &'a Tensor,
+    start: &'a Tensor,
+    z: &'a Tensor,
+    y: &'a Tensor,
+    singular: &'a [Vec<f64>],
+}
+
+struct Settings<'a> {
+    eta: &'a [f64],
+    variance: &'a [f64],
+    beta: &'a [f64],
+    steps: usize,
+    null: &'a [Recursion],
+}
+
+impl Modes<'_> {
+    /// What to add to each mode, and the rows in which a mode's recursion diverges.
+    fn change<T: Real>(&self, settings: &Settings) -> Result<(Tensor, Vec<bool>)> {
+        let (rows, modes) = self.mean.dims2()?;
+        let mut change = vec![T::default(); rows * modes];
+        let mut unstable = vec![false; rows];
+        with_slice(self.mean, |mean: &[T]| {
+            with_slice(self.start, |start: &[T]| {
+                with_slice(self.z, |z: &[T]| {
+                    with_slice(self.y, |y: &[T]| {
+                        for (i, out) in change.chunks_mut(modes.max(1)).enumerate() {
+                            let s = &self.singular[if self.singular.len() == 1 { 0 } else { i }];
+                            let null = settings.null[i];
+                            let diverges = |(block, out): (usize, &mut [T])| {
+                                let mut mode = Mode::new(settings, i);
+                                let mut diverges = null.diverges;
+                                for (k, out) in (block * BLOCK..).zip(out) {
+                                    let at = i * modes + k;
+                                    let (m, x, z) = (mean[at].wide(), start[at].wide(), z[at].wide());
+                                    let y = if s[k] == 0.0 { 0.0 } else { y[at].wide() };
+                                    let (moved, bad) = mode.moved(s[k], m, x, z, y);
+                                    diverges |= bad;
+                                    let before = null.decay * x + (1.0 - null.decay) * m + null.spread * z;
+                                    *out = T::of(moved - before);
+                                }
+                                diverges
+                            };
+                            let parts: Vec<bool> =
+                                out.par_chunks_mut(BLOCK).enumerate().map(diverges).collect();
+                            unstable[i] = parts.contains(&true);
+                        }
+                    })
+                })
+            })
+        })????;
+        Ok((Tensor::from_vec(change, (rows, modes), self.mean.device())?, unstable))
+    }
+}
+
+/// The recursion of one mode after another; it is only recomputed when the curvature changes, as masks and channels
+/// repeat their singular values.
+struct Mode {
+    eta: f64,
+    prior: f64,
+    data: f64,
+    steps: usize,
+    curvature: f64,
+    recursion: Recursion,
+}
+
+impl Mode {
+    fn new(settings: &Settings, row: usize) -> Self {
+        Self {
+            eta: pick(settings.eta, row),
+            prior: 1.0 / pick(settings.variance, row),
+            data: pick(settings.beta, row).powi(-2),
+            steps: settings.steps,
+            curvature: f64::NAN,
+            recursion: settings.null[row],
+        }
+    }
+
+    /// Where N steps take a mode, and whether they diverge.
+    #[inline]
+    fn moved(&mut self, s: f64, mean: f64, start: f64, z: f64, y: f64) -> (f64, bool) {
+        let h = self.prior + s * s * self.data;
+        if self.curvature != h {
+            self.curvature = h;
+            self.recursion = Recursion::new(self.eta, h, self.steps);
+        }
+        let fixed = (mean * self.prior + s * y * self.data) / h;
+        (fixed + self.recursion.decay * (start - fixed) + self.recursion.spread * z, self.recursion.diverges)
     }
 }
 

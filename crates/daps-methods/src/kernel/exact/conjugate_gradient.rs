@@ -40,7 +40,14 @@ pub(super) fn draw(
     };
     let in_image_space = |v: &Tensor| -> Result<Tensor> {
         let data = operator.adjoint(&likelihood.weigh(&operator.apply(v)?)?)?;
-        combine(&[(&[1.0], &covariance.solve(v)?), (&[1.0], &data)])
+        match covariance {
+            // One pass less for the common case.
+            Covariance::Scalar(c) => {
+                let precision: Vec<f64> = c.iter().map(|c| 1.0 / c).collect();
+                combine(&[(&[1.0], &data), (&precision, v)])
+            }
+            _ => combine(&[(&[1.0], &covariance.solve(v)?), (&[1.0], &data)]),
+        }
     };
     let in_measurement_space = |w: &Tensor| -> Result<Tensor> {
         let data = operator.apply(&covariance.apply(&operator.adjoint(w)?)?)?;

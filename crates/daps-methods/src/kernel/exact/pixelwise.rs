@@ -17,6 +17,9 @@ use rayon::prelude::*;
 /// Proposals before the cut masses are computed.
 const TRIES: usize = 4;
 
+/// ln of a share below the resolution of a uniform draw in f64.
+const NEGLIGIBLE: f64 = -37.0;
+
 /// Most pieces that a function may have.
 const MAX_PIECES: usize = 8;
 
@@ -97,7 +100,8 @@ fn values<T: Real>(
 struct Pieces<'a> {
     pieces: &'a [Piece],
     variance: f64,
-    /// For each piece: variance of y given the piece, half its logarithm, and the conditional's standard deviation.
+    /// For each piece: 1/(variance of y given the piece), half that variance's logarithm, and the conditional's
+    /// standard deviation.
     constants: [(f64, f64, f64); MAX_PIECES],
 }
 
@@ -106,7 +110,7 @@ impl<'a> Pieces<'a> {
         let mut constants = [(0.0, 0.0, 0.0); MAX_PIECES];
         for (c, p) in constants.iter_mut().zip(pieces) {
             let total = beta * beta + p.slope * p.slope * variance;
-            *c = (total, 0.5 * total.ln(), beta * (variance / total).sqrt());
+            *c = (1.0 / total, 0.5 * total.ln(), beta * (variance / total).sqrt());
         }
         Self { pieces, variance, constants }
     }
@@ -114,9 +118,10 @@ impl<'a> Pieces<'a> {
     /// ln of a piece's uncut mass N(y; slope·mean + offset, β² + slope² r²), and the centre of its normal.
     #[inline]
     fn uncut(&self, k: usize, mean: f64, y: f64) -> (f64, f64) {
-        let (p, (total, log_root, _)) = (&self.pieces[k], self.constants[k]);
+        let (p, (precision, log_root, _)) = (&self.pieces[k], self.constants[k]);
         let surprise = y - p.offset - p.slope * mean;
-        (-0.5 * surprise * surprise / total - log_root, mean + self.variance * p.slope * surprise / total)
+        let weighed = surprise * precision;
+        (-0.5 * surprise * weighed - log_root, mean + self.variance * p.slope * weighed)
     }
 
     fn draw(&self, mean: f64, y: f64, rng: &mut ChaCha8Rng) -> f64 {
@@ -126,20 +131,25 @@ impl<'a> Pieces<'a> {
         for k in 0..count {
             (mass[k], center[k]) = self.uncut(k, mean, y);
         }
-        let largest = mass[..count].iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (mut best, mut alone) = (0, true);
+        for k in 1..count {
+            if mass[k] > mass[best] {
+                best = k;
+            }
+        }
         let mut weight = [0.0; MAX_PIECES];
         let mut sum = 0.0;
         for k in 0..count {
-            weight[k] = (mass[k] - largest).exp();
-            sum += weight[k];
+            let below = mass[k] - mass[best];
+            // A piece that is never chosen in 2^53 draws needs no exponential here; the cut masses below still count it.
+            if below > NEGLIGIBLE {
+                weight[k] = if k == best { 1.0 } else { below.exp() };
+                sum += weight[k];
+                alone &= k == best;
+            }
         }
         for _ in 0..TRIES {
-            let mut left = open01(rng) * sum;
-            let mut k = 0;
-            while k + 1 < count && left > weight[k] {
-                left -= weight[k];
-                k += 1;
-            }
+            let k = if alone { best } else { pick_piece(&weight[..count], sum, rng) };
             let mut z = [0.0f64];
             fill_normal(rng, &mut z);
             let x = center[k] + self.constants[k].2 * z[0];
@@ -165,6 +175,16 @@ impl<'a> Pieces<'a> {
         let x = center[k] + self.constants[k].2 * cut_normal(a, b, rng);
         x.clamp(self.pieces[k].low, self.pieces[k].high)
     }
+}
+
+fn pick_piece(weight: &[f64], sum: f64, rng: &mut ChaCha8Rng) -> usize {
+    let mut left = open01(rng) * sum;
+    let mut k = 0;
+    while k + 1 < weight.len() && left > weight[k] {
+        left -= weight[k];
+        k += 1;
+    }
+    k
 }
 
 /// ln P(Z > a) for a standard normal Z.

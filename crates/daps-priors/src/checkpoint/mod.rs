@@ -1,0 +1,93 @@
+//! Checkpoints: safetensors and PyTorch files in, safetensors out, and never anything executed.
+
+mod convert;
+pub mod pickle;
+mod safe;
+mod state_dict;
+mod torch;
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use candle_core::Tensor;
+
+use crate::network::{NetworkConfig, named};
+use crate::{Error, Result};
+
+pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
+pub use torch::read_archive;
+
+/// The tensors of a file, by name, in the types that they are stored in.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    /// safetensors or PyTorch.
+    pub format: &'static str,
+    /// The tensors, without wrappers' prefixes such as `module.`.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// Free text that the file carries along (safetensors only).
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// Metadata keys of files that [`convert`] writes.
+pub(crate) const CONFIG_KEY: &str = "daps.config";
+pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
+
+/// Reads a checkpoint of any supported format; its first bytes decide which.
+pub fn read(path: &Path) -> Result<Checkpoint> {
+    match first_bytes(path)? {
+        [b'P', b'K', ..] => {
+            let file = std::fs::File::open(path).map_err(|e| Error::file(path, e))?;
+            let tensors = read_archive(std::io::BufReader::new(file)).map_err(|e| Error::file(path, e))?;
+            Ok(Checkpoint { format: "PyTorch", tensors, metadata: BTreeMap::new() })
+        }
+        [0x80, version, ..] if version <= 5 => Err(Error::file(
+            path,
+            "is a PyTorch file of the format before 1.6 (no zip archive); save it again with a current PyTorch",
+        )),
+        _ => safe::read(path),
+    }
+}
+
+/// The configuration inside a safetensors file, or in the `.toml` file beside the weights.
+pub fn config_of(path: &Path) -> Result<NetworkConfig> {
+    find_config(path)?.ok_or_else(|| {
+        let beside = path.with_extension("toml");
+        Error::file(path, format!("carries no network configuration and there is no {}", beside.display()))
+    })
+}
+
+/// The same, or nothing where there is none.
+pub(crate) fn find_config(path: &Path) -> Result<Option<NetworkConfig>> {
+    let first = first_bytes(path)?;
+    if !matches!(first, [b'P', b'K', ..] | [0x80, ..])
+        && let Some(text) = safe::metadata(path)?.get(CONFIG_KEY)
+    {
+        return NetworkConfig::parse(text).map(Some).map_err(|e| e.within(path));
+    }
+    let beside = path.with_extension("toml");
+    if beside.is_file() { read_config(&beside).map(Some) } else { Ok(None) }
+}
+
+/// A configuration by name, or from a TOML file.
+pub fn config_named(name_or_file: &str) -> Result<NetworkConfig> {
+    let path = PathBuf::from(name_or_file);
+    if path.is_file() { read_config(&path) } else { named(name_or_file) }
+}
+
+fn read_config(path: &Path) -> Result<NetworkConfig> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
+    NetworkConfig::parse(&text).map_err(|e| e.within(path))
+}
+
+fn first_bytes(path: &Path) -> Result<[u8; 8]> {
+    let mut bytes = [0u8; 8];
+    let mut file = std::fs::File::open(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
+        _ => Error::file(path, e),
+    })?;
+    match file.read_exact(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(_) => Err(Error::file(path, "is too short to be a checkpoint")),
+    }
+}

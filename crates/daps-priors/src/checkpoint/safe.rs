@@ -1,0 +1,96 @@
+//! Safetensors in and out, with a checksum of the tensors in the metadata.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::io::Read;
+use std::path::Path;
+
+use candle_core::safetensors::Load;
+use candle_core::{Device, Tensor};
+use safetensors::{SafeTensors, View};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::{CHECKSUM_KEY, Checkpoint, state_dict};
+use crate::{Error, Result};
+
+/// A header larger than this describes no checkpoint.
+const LARGEST_HEADER: u64 = 100_000_000;
+
+/// Reads a file, and compares its checksum where it carries one.
+pub(super) fn read(path: &Path) -> Result<Checkpoint> {
+    let bytes = std::fs::read(path).map_err(|e| Error::file(path, e))?;
+    let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
+    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| refuse(&e))?;
+    let metadata: BTreeMap<String, String> =
+        header.metadata().clone().unwrap_or_default().into_iter().collect();
+    let file = SafeTensors::deserialize(&bytes).map_err(|e| refuse(&e))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.iter() {
+        let tensor =
+            view.load(&Device::Cpu).map_err(|e| Error::file(path, format!("tensor '{name}': {e}")))?;
+        tensors.insert(name.to_owned(), tensor);
+    }
+    if let Some(expected) = metadata.get(CHECKSUM_KEY)
+        && *expected != checksum(&tensors)
+    {
+        return Err(Error::file(path, "is damaged: its tensors do not have the checksum that it carries"));
+    }
+    Ok(Checkpoint { format: "safetensors", tensors: state_dict::without_prefixes(tensors), metadata })
+}
+
+/// The free text of a file, without its tensors.
+pub(super) fn metadata(path: &Path) -> Result<BTreeMap<String, String>> {
+    let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
+    let mut file = std::fs::File::open(path).map_err(|e| Error::file(path, e))?;
+    let mut bytes = vec![0u8; 8];
+    file.read_exact(&mut bytes).map_err(|e| refuse(&e))?;
+    let length = bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+    if length > LARGEST_HEADER {
+        return Err(refuse(&"the header is too large"));
+    }
+    bytes.clear();
+    file.take(length).read_to_end(&mut bytes).map_err(|e| refuse(&e))?;
+    let header: Header = serde_json::from_slice(&bytes).map_err(|e| refuse(&e))?;
+    Ok(header.metadata)
+}
+
+/// The part of a header that is free text; the tensors' entries are not looked at.
+#[derive(Deserialize)]
+struct Header {
+    #[serde(rename = "__metadata__", default)]
+    metadata: BTreeMap<String, String>,
+}
+
+/// Writes a file with the checksum of its tensors, whole or not at all.
+pub(super) fn write(
+    path: &Path,
+    tensors: &BTreeMap<String, Tensor>,
+    mut metadata: HashMap<String, String>,
+) -> Result<()> {
+    metadata.insert(CHECKSUM_KEY.to_owned(), checksum(tensors));
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = Path::new(&name);
+    let written = safetensors::serialize_to_file(tensors, Some(metadata), temporary)
+        .map_err(|e| Error::file(path, e))
+        .and_then(|()| std::fs::rename(temporary, path).map_err(|e| Error::file(path, e)));
+    if written.is_err() {
+        // Nothing half-written stays behind; the first error is the one to tell.
+        let _ = std::fs::remove_file(temporary);
+    }
+    written
+}
+
+/// SHA-256 over names, types, shapes and numbers in the order of the names.
+pub(super) fn checksum(tensors: &BTreeMap<String, Tensor>) -> String {
+    let mut hash = Sha256::new();
+    for (name, tensor) in tensors {
+        hash.update(format!("{name}\n{}\n{:?}\n", tensor.dtype().as_str(), tensor.dims()));
+        hash.update(View::data(tensor));
+    }
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

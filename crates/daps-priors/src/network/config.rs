@@ -1,0 +1,271 @@
+//! What network a checkpoint belongs to: a small TOML document, or a name.
+
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor, Var};
+use serde::{Deserialize, Serialize};
+
+use super::song::{DecoderType, EmbeddingType, EncoderType};
+use super::{AdmConfig, DhariwalConfig, Network, Parameters, Preconditioning, SongConfig};
+use crate::{Error, Result};
+
+/// A network's architecture; `kind` in a configuration names the variant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Architecture {
+    /// Guided diffusion's U-Net.
+    Adm(AdmConfig),
+    /// EDM's `SongUNet`: DDPM++ and NCSN++.
+    Song(SongConfig),
+    /// EDM's `DhariwalUNet`.
+    Dhariwal(DhariwalConfig),
+}
+
+/// A network and how it becomes a denoiser: the tables `[network]` and `[preconditioning]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// The architecture.
+    pub network: Architecture,
+    /// The preconditioning.
+    pub preconditioning: Preconditioning,
+}
+
+/// The configuration of a public checkpoint.
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub summary: &'static str,
+    /// The configuration.
+    pub config: fn() -> NetworkConfig,
+}
+
+const fn entry(name: &'static str, summary: &'static str, config: fn() -> NetworkConfig) -> Named {
+    Named { name, summary, config }
+}
+
+/// Configurations of public checkpoints.
+pub const NAMED: &[Named] = &[
+    entry("ffhq256", "ADM, faces at 256 x 256", || adm(AdmConfig::ffhq256())),
+    entry("imagenet256", "ADM, ImageNet at 256 x 256, unconditional", || adm(AdmConfig::imagenet256())),
+    entry("edm-cifar10-ddpmpp", "EDM DDPM++, CIFAR-10, unconditional", || song(32, &[2, 2, 2], 0, false)),
+    entry("edm-cifar10-ddpmpp-cond", "EDM DDPM++, CIFAR-10, by class", || song(32, &[2, 2, 2], 10, false)),
+    entry("edm-cifar10-ncsnpp", "EDM NCSN++, CIFAR-10, unconditional", || song(32, &[2, 2, 2], 0, true)),
+    entry("edm-cifar10-ncsnpp-cond", "EDM NCSN++, CIFAR-10, by class", || song(32, &[2, 2, 2], 10, true)),
+    entry("edm-ffhq64-ddpmpp", "EDM DDPM++, faces at 64 x 64", || song(64, &[1, 2, 2, 2], 0, false)),
+    entry("edm-ffhq64-ncsnpp", "EDM NCSN++, faces at 64 x 64", || song(64, &[1, 2, 2, 2], 0, true)),
+    entry("edm-afhqv2-64-ddpmpp", "EDM DDPM++, animals at 64 x 64", || song(64, &[1, 2, 2, 2], 0, false)),
+    entry("edm-afhqv2-64-ncsnpp", "EDM NCSN++, animals at 64 x 64", || song(64, &[1, 2, 2, 2], 0, true)),
+    entry("edm-imagenet64-adm", "EDM ADM, ImageNet at 64 x 64, by class", || NetworkConfig {
+        network: Architecture::Dhariwal(DhariwalConfig::imagenet64()),
+        preconditioning: Preconditioning::edm(),
+    }),
+];
+
+fn adm(config: AdmConfig) -> NetworkConfig {
+    NetworkConfig { network: Architecture::Adm(config), preconditioning: Preconditioning::vp() }
+}
+
+fn song(image_size: usize, channel_mult: &[usize], classes: usize, ncsnpp: bool) -> NetworkConfig {
+    let mut config = SongConfig::ddpmpp(image_size, channel_mult, classes);
+    if ncsnpp {
+        config.embedding_type = EmbeddingType::Fourier;
+        config.encoder_type = EncoderType::Residual;
+        config.decoder_type = DecoderType::Standard;
+        config.resample_filter = vec![1.0, 3.0, 3.0, 1.0];
+        config.channel_mult_noise = 2;
+    }
+    NetworkConfig { network: Architecture::Song(config), preconditioning: Preconditioning::edm() }
+}
+
+/// The configuration of a public checkpoint.
+pub fn named(name: &str) -> Result<NetworkConfig> {
+    match NAMED.iter().find(|known| known.name == name) {
+        Some(known) => Ok((known.config)()),
+        None => {
+            Err(daps_core::Error::unknown("network configuration", name, NAMED.iter().map(|n| n.name)).into())
+        }
+    }
+}
+
+impl NetworkConfig {
+    /// From TOML, checked.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|e| Error::config("network", e.message()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// As TOML.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|e| Error::config("network", e))
+    }
+
+    /// Refuses settings that describe no network.
+    pub fn check(&self) -> Result<()> {
+        match &self.network {
+            Architecture::Adm(config) => config.check()?,
+            Architecture::Song(config) => config.check()?,
+            Architecture::Dhariwal(config) => config.check()?,
+        }
+        Ok(self.preconditioning.check()?)
+    }
+
+    /// The shape of an image: channels, height, width.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 3] {
+        let (channels, size) = match &self.network {
+            Architecture::Adm(c) => (c.channels, c.image_size),
+            Architecture::Song(c) => (c.channels, c.image_size),
+            Architecture::Dhariwal(c) => (c.channels, c.image_size),
+        };
+        [channels, size, size]
+    }
+
+    /// By what the sides of an image must divide.
+    #[must_use]
+    pub fn factor(&self) -> usize {
+        match &self.network {
+            Architecture::Adm(c) => c.factor(),
+            Architecture::Song(c) => 1 << (c.channel_mult.len().max(1) - 1),
+            Architecture::Dhariwal(c) => 1 << (c.channel_mult.len().max(1) - 1),
+        }
+    }
+
+    /// How many classes the network can be told.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        match &self.network {
+            Architecture::Adm(c) => c.num_classes.unwrap_or(0),
+            Architecture::Song(c) => c.label_dim,
+            Architecture::Dhariwal(c) => c.label_dim,
+        }
+    }
+
+    /// Whether the network must be told a class.
+    #[must_use]
+    pub fn needs_class(&self) -> bool {
+        matches!(&self.network, Architecture::Adm(c) if c.num_classes.is_some())
+    }
+
+    /// Names and shapes of all parameters.
+    pub fn parameters(&self) -> Result<BTreeMap<String, Vec<usize>>> {
+        self.check()?;
+        let parameters = Parameters::given(BTreeMap::new());
+        self.assemble(&parameters)?;
+        Ok(parameters.asked())
+    }
+
+    /// The network with given parameters, which must fit exactly.
+    pub fn network(&self, tensors: BTreeMap<String, Tensor>) -> Result<Box<dyn Network>> {
+        self.check()?;
+        let parameters = Parameters::given(tensors);
+        let network = self.assemble(&parameters)?;
+        match parameters.finish() {
+            None => Ok(network),
+            Some(mismatch) => Err(Error::Keys(mismatch)),
+        }
+    }
+
+    /// The network with fresh parameters, and the variables to train.
+    pub fn fresh(&self, seed: u64, device: &Device) -> Result<(Box<dyn Network>, BTreeMap<String, Var>)> {
+        self.check()?;
+        let parameters = Parameters::fresh(seed, device);
+        let network = self.assemble(&parameters)?;
+        Ok((network, parameters.variables()))
+    }
+
+    fn assemble(&self, parameters: &Parameters) -> Result<Box<dyn Network>> {
+        Ok(match &self.network {
+            Architecture::Adm(config) => Box::new(config.build(parameters)?),
+            Architecture::Song(config) => Box::new(config.build(parameters)?),
+            Architecture::Dhariwal(config) => Box::new(config.build(parameters)?),
+        })
+    }
+}
+
+/// Refuses a number outside a range.
+pub(super) fn whole(what: &str, value: usize, least: usize, most: usize) -> daps_core::Result<()> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(daps_core::Error::invalid(what, format!("a whole number from {least} to {most}"), value))
+}
+
+/// What all architectures ask of their settings.
+pub(super) fn check_common(
+    image_size: usize,
+    channels: usize,
+    (model_channels, channel_mult): (usize, &[usize]),
+    blocks: usize,
+    classes: Option<usize>,
+) -> daps_core::Result<()> {
+    whole("network.channels", channels, 1, 1024)?;
+    whole("network.model_channels", model_channels, 1, 4096)?;
+    whole("number of network.channel_mult", channel_mult.len(), 1, 12)?;
+    for mult in channel_mult {
+        whole("network.channel_mult", *mult, 1, 64)?;
+    }
+    whole("blocks of a level of the network", blocks, 1, 64)?;
+    whole("classes of the network", classes.unwrap_or(1), 1, 1 << 20)?;
+    check_side(image_size, 1 << (channel_mult.len() - 1))
+}
+
+/// The side of an image must be positive and divide by the down-sampling factor.
+pub(super) fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
+    if side > 0 && side <= 1 << 16 && side.is_multiple_of(factor) {
+        return Ok(());
+    }
+    let expected = format!("a positive multiple of {factor}, the network's down-sampling factor");
+    Err(daps_core::Error::invalid("image size", expected, side))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_configuration_is_whole_and_survives_toml() {
+        for Named { name, .. } in NAMED {
+            let config = named(name).unwrap();
+            let parameters = config.parameters().unwrap();
+            let count: usize = parameters.values().map(|s| s.iter().product::<usize>()).sum();
+            assert!(count > 10_000_000, "{name}: {count}");
+            assert_eq!(NetworkConfig::parse(&config.to_toml().unwrap()).unwrap(), config, "{name}");
+        }
+        let count = |name: &str| -> usize {
+            let shapes = named(name).unwrap().parameters().unwrap();
+            shapes.values().map(|s| s.iter().product::<usize>()).sum()
+        };
+        // As many numbers as the public checkpoints hold.
+        assert_eq!(count("ffhq256"), 93_563_910);
+        assert_eq!(count("imagenet256"), 552_814_086);
+        assert!(named("ffhq").unwrap_err().to_string().contains("known: ffhq256, imagenet256"));
+    }
+
+    #[test]
+    fn bad_settings_are_refused_in_one_sentence() {
+        let good = named("ffhq256").unwrap().to_toml().unwrap();
+        for (from, to, part) in [
+            (
+                "image_size = 256",
+                "image_size = 250",
+                "a positive multiple of 32, the network's down-sampling",
+            ),
+            ("image_size = 256", "image_size = 0", "a positive multiple of 32"),
+            ("model_channels = 128", "model_channels = 100", "a multiple of 32 norm groups"),
+            ("model_channels = 128", "model_channels = -1", "network"),
+            ("model_channels = 128", "model_chanels = 128", "unknown field `model_chanels`"),
+            ("kind = \"adm\"", "kind = \"unet\"", "unknown variant `unet`"),
+            ("num_head_channels = 64", "num_head_channels = 60", "a divisor of the 512 channels"),
+            ("num_head_channels = 64", "num_head_channels = 0", "from 1 to"),
+            ("beta_d = 19.9", "beta_d = 0.0", "positive finite constants"),
+        ] {
+            assert!(good.contains(from), "{from} in {good}");
+            let message = NetworkConfig::parse(&good.replace(from, to)).unwrap_err().to_string();
+            assert!(message.contains(part), "{to}: {message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Diffusion networks: U-Nets with their published parameter names, and the border that makes them denoisers.
+
+mod adm;
+mod config;
+mod dhariwal;
+mod edm_block;
+mod embedding;
+mod parameters;
+mod preconditioning;
+mod prior;
+mod song;
+
+use daps_nn::FeatureMap;
+
+pub use adm::AdmConfig;
+pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
+pub use dhariwal::DhariwalConfig;
+pub use parameters::Parameters;
+pub use preconditioning::{Coefficients, Preconditioning};
+pub use prior::NetworkPrior;
+pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
+
+/// A U-Net: an image batch, one noise label per sample and perhaps a class per sample in, an image batch out.
+pub trait Network: Send + Sync {
+    /// The raw output F(x, c_noise).
+    fn forward(
+        &self,
+        x: &FeatureMap,
+        noise: &[f32],
+        classes: Option<&[usize]>,
+    ) -> daps_nn::Result<FeatureMap>;
+}

@@ -1,0 +1,184 @@
+//! Preconditioning: how a raw network F becomes D(x, σ) = c_skip x + c_out F(c_in x, c_noise).
+
+use serde::{Deserialize, Serialize};
+
+/// The four families of Karras et al. (EDM), table 1. `kind` in a configuration names the family.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Preconditioning {
+    /// ε-prediction under a variance-preserving process with linear β(t): DDPM, ADM. Time is fractional.
+    Vp {
+        /// β at the start.
+        #[serde(default = "beta_min")]
+        beta_min: f64,
+        /// What β grows by.
+        #[serde(default = "beta_d")]
+        beta_d: f64,
+        /// Time steps of the training.
+        #[serde(default = "steps")]
+        steps: usize,
+    },
+    /// Scores under a variance-exploding process: NCSN++.
+    Ve,
+    /// ε-prediction with the cosine schedule of improved DDPM: the nearest of its time steps.
+    Iddpm {
+        /// Offset of the cosine.
+        #[serde(default = "cosine_offset")]
+        offset: f64,
+        /// Smallest ratio of successive signal powers.
+        #[serde(default = "smallest_ratio")]
+        smallest_ratio: f64,
+        /// Time steps of the training.
+        #[serde(default = "steps")]
+        steps: usize,
+    },
+    /// EDM's own.
+    Edm {
+        /// Standard deviation of the data.
+        #[serde(default = "sigma_data")]
+        sigma_data: f64,
+    },
+}
+
+fn beta_min() -> f64 {
+    0.1
+}
+fn beta_d() -> f64 {
+    19.9
+}
+fn steps() -> usize {
+    1000
+}
+fn cosine_offset() -> f64 {
+    0.008
+}
+fn smallest_ratio() -> f64 {
+    0.001
+}
+fn sigma_data() -> f64 {
+    0.5
+}
+
+/// The factors at one noise level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coefficients {
+    /// Share of the input in the output.
+    pub skip: f64,
+    /// Factor of the network's output.
+    pub out: f64,
+    /// Factor of the network's input.
+    pub input: f64,
+    /// The noise label.
+    pub noise: f64,
+}
+
+/// More time steps than any training has.
+const MOST_STEPS: usize = 100_000;
+
+impl Preconditioning {
+    /// VP with the constants of DDPM and ADM.
+    #[must_use]
+    pub fn vp() -> Self {
+        Self::Vp { beta_min: beta_min(), beta_d: beta_d(), steps: steps() }
+    }
+
+    /// EDM's with its σ_data = 0.5.
+    #[must_use]
+    pub fn edm() -> Self {
+        Self::Edm { sigma_data: sigma_data() }
+    }
+
+    /// Improved DDPM with its published constants.
+    #[must_use]
+    pub fn iddpm() -> Self {
+        Self::Iddpm { offset: cosine_offset(), smallest_ratio: smallest_ratio(), steps: steps() }
+    }
+
+    /// Refuses constants that are not positive.
+    pub fn check(&self) -> daps_core::Result<()> {
+        let (values, steps) = match *self {
+            Self::Vp { beta_min, beta_d, steps } => (vec![beta_min, beta_d], steps),
+            Self::Ve => (vec![], 1),
+            Self::Iddpm { offset, smallest_ratio, steps } => (vec![offset, smallest_ratio], steps),
+            Self::Edm { sigma_data } => (vec![sigma_data], 1),
+        };
+        if let Some(bad) = values.into_iter().find(|v| !(v.is_finite() && *v > 0.0)) {
+            return Err(daps_core::Error::invalid("preconditioning", "positive finite constants", bad));
+        }
+        if steps == 0 || steps > MOST_STEPS {
+            let expected = format!("from 1 to {MOST_STEPS}");
+            return Err(daps_core::Error::invalid("preconditioning.steps", expected, steps));
+        }
+        Ok(())
+    }
+
+    /// The factors at σ > 0.
+    #[must_use]
+    pub fn at(&self, sigma: f64) -> Coefficients {
+        let unit = 1.0 / (sigma * sigma + 1.0).sqrt();
+        match *self {
+            Self::Vp { beta_min, beta_d, steps } => {
+                let t = ((beta_min * beta_min + 2.0 * beta_d * (sigma * sigma).ln_1p()).sqrt() - beta_min)
+                    / beta_d;
+                Coefficients { skip: 1.0, out: -sigma, input: unit, noise: (steps - 1) as f64 * t }
+            }
+            Self::Ve => Coefficients { skip: 1.0, out: sigma, input: 1.0, noise: (sigma / 2.0).ln() },
+            Self::Iddpm { offset, smallest_ratio, steps } => {
+                let levels = iddpm_levels(offset, smallest_ratio, steps);
+                let distance = |i: &usize| (levels[*i] - sigma).abs();
+                let nearest =
+                    (0..levels.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0);
+                let noise = steps as f64 - 1.0 - nearest as f64;
+                Coefficients { skip: 1.0, out: -sigma, input: unit, noise }
+            }
+            Self::Edm { sigma_data: s } => {
+                let total = sigma * sigma + s * s;
+                let (skip, out) = (s * s / total, sigma * s / total.sqrt());
+                Coefficients { skip, out, input: 1.0 / total.sqrt(), noise: sigma.ln() / 4.0 }
+            }
+        }
+    }
+}
+
+/// Noise levels of improved DDPM's time steps, from the largest down to 0.
+fn iddpm_levels(offset: f64, smallest_ratio: f64, steps: usize) -> Vec<f64> {
+    let power = |j: usize| {
+        let angle = std::f64::consts::FRAC_PI_2 * j as f64 / steps as f64 / (offset + 1.0);
+        angle.sin().powi(2)
+    };
+    let mut levels = vec![0.0; steps + 1];
+    for j in (1..=steps).rev() {
+        let ratio = (power(j - 1) / power(j)).max(smallest_ratio);
+        levels[j - 1] = ((levels[j] * levels[j] + 1.0) / ratio - 1.0).sqrt();
+    }
+    levels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_families_have_their_known_limits() {
+        let vp = Preconditioning::vp();
+        // At t = 1 the signal's power is exp(-(β_d/2 + β_min)), so σ² = exp(β_d/2 + β_min) - 1.
+        let last = ((19.9f64 / 2.0 + 0.1).exp() - 1.0).sqrt();
+        assert!((vp.at(last).noise - 999.0).abs() < 1e-9);
+        let edm = Preconditioning::edm().at(0.5);
+        assert!((edm.skip - 0.5).abs() < 1e-12 && (edm.out - 0.5f64.sqrt() / 2.0).abs() < 1e-12);
+        assert_eq!(Preconditioning::Ve.at(2.0).noise, 0.0);
+        let iddpm = Preconditioning::iddpm();
+        assert_eq!(iddpm.at(1e-9).noise, -1.0);
+        assert_eq!(iddpm.at(1e9).noise, 999.0);
+    }
+
+    #[test]
+    fn constants_are_checked() {
+        for text in
+            ["kind = 'vp'\nbeta_d = -1.0", "kind = 'edm'\nsigma_data = nan", "kind = 'iddpm'\nsteps = 0"]
+        {
+            assert!(toml::from_str::<Preconditioning>(text).unwrap().check().is_err(), "{text}");
+        }
+        assert!(toml::from_str::<Preconditioning>("kind = 'vp'\nbeta = 1.0").is_err());
+    }
+}

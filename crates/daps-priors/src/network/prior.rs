@@ -1,0 +1,203 @@
+//! A network with its preconditioning, as the denoiser D(x, σ) that every method speaks to.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use daps_core::real::{batched, check_rows, combine};
+use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma};
+use daps_nn::FeatureMap;
+
+use super::config::check_side;
+use super::{Coefficients, Network, NetworkConfig, Preconditioning};
+use crate::{Result, checkpoint};
+
+/// A denoising network: f32, any batch, one noise level for all rows or one for each.
+#[derive(Clone)]
+pub struct NetworkPrior {
+    network: Arc<dyn Network>,
+    preconditioning: Preconditioning,
+    shape: Vec<usize>,
+    factor: usize,
+    classes: usize,
+    needs_class: bool,
+    class: Option<usize>,
+}
+
+impl NetworkPrior {
+    /// From given parameters, which must fit the configuration exactly.
+    pub fn new(config: &NetworkConfig, tensors: BTreeMap<String, Tensor>) -> Result<Self> {
+        Ok(Self::around(config, config.network(tensors)?))
+    }
+
+    /// From fresh parameters, with the variables to train.
+    pub fn fresh(
+        config: &NetworkConfig,
+        seed: u64,
+        device: &Device,
+    ) -> Result<(Self, BTreeMap<String, Var>)> {
+        let (network, variables) = config.fresh(seed, device)?;
+        Ok((Self::around(config, network), variables))
+    }
+
+    /// From a checkpoint; without a configuration, the one in or beside the file.
+    pub fn load(path: &Path, config: Option<&NetworkConfig>) -> Result<Self> {
+        let found = match config {
+            Some(config) => config.clone(),
+            None => checkpoint::config_of(path)?,
+        };
+        let tensors = checkpoint::read(path)?.tensors;
+        Self::new(&found, tensors).map_err(|e| e.within(path))
+    }
+
+    fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Self {
+        Self {
+            network: network.into(),
+            preconditioning: config.preconditioning,
+            shape: config.shape().to_vec(),
+            factor: config.factor(),
+            classes: config.classes(),
+            needs_class: config.needs_class(),
+            class: None,
+        }
+    }
+
+    /// The same network for images of another size.
+    pub fn with_size(mut self, height: usize, width: usize) -> Result<Self> {
+        check_side(height, self.factor)?;
+        check_side(width, self.factor)?;
+        self.shape = vec![self.shape[0], height, width];
+        Ok(self)
+    }
+
+    /// The same network told a class.
+    pub fn with_class(mut self, class: usize) -> Result<Self> {
+        if class >= self.classes {
+            let expected = match self.classes {
+                0 => "none: the network knows no classes".to_owned(),
+                n => format!("a number below {n}"),
+            };
+            return Err(daps_core::Error::invalid("class", expected, class).into());
+        }
+        self.class = Some(class);
+        Ok(self)
+    }
+
+    /// The raw network.
+    #[must_use]
+    pub fn network(&self) -> &dyn Network {
+        &*self.network
+    }
+
+    /// D(x, σ) with its history: differentiable in x and in the network's variables, for training.
+    pub fn forward(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Tensor> {
+        let c = self.coefficients(x, sigma)?;
+        let column = |f: fn(&Coefficients) -> f64| -> daps_core::Result<Tensor> {
+            let values: Vec<f32> = c.iter().map(|c| f(c) as f32).collect();
+            Ok(Tensor::from_vec(values, (c.len(), 1, 1, 1), x.device())?)
+        };
+        let input = x.broadcast_mul(&column(|c| c.input)?)?;
+        let raw = self.raw(&input, &c)?.to_nchw().map_err(tensor_error)?;
+        let raw = raw.narrow(1, 0, self.shape[0])?.contiguous()?;
+        let skip = x.broadcast_mul(&column(|c| c.skip)?)?;
+        Ok((skip + raw.broadcast_mul(&column(|c| c.out)?)?)?)
+    }
+
+    fn coefficients(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Vec<Coefficients>> {
+        let rows = check_rows("network input", x, &self.shape)?;
+        if let Sigma::Rows(sigmas) = sigma
+            && sigmas.len() != rows
+        {
+            return Err(daps_core::Error::invalid(
+                "sigma",
+                format!("one for each of {rows} rows"),
+                sigmas.len(),
+            ));
+        }
+        if self.needs_class && self.class.is_none() {
+            let expected =
+                format!("a number below {}, for the network was trained with classes", self.classes);
+            return Err(daps_core::Error::invalid("class", expected, "none"));
+        }
+        let at = |sigma: f64| match sigma.is_finite() && sigma > 0.0 {
+            true => Ok(self.preconditioning.at(sigma)),
+            false => Err(daps_core::Error::invalid("sigma", "a positive finite number", sigma)),
+        };
+        match sigma {
+            Sigma::Same(sigma) => Ok(vec![at(*sigma)?; rows]),
+            Sigma::Rows(sigmas) => sigmas.iter().map(|s| at(*s)).collect(),
+        }
+    }
+
+    /// F(input, c_noise).
+    fn raw(&self, input: &Tensor, c: &[Coefficients]) -> daps_core::Result<FeatureMap> {
+        let noise: Vec<f32> = c.iter().map(|c| c.noise as f32).collect();
+        let classes = self.class.map(|class| vec![class; c.len()]);
+        let x = FeatureMap::from_nchw(input).map_err(tensor_error)?;
+        self.network.forward(&x, &noise, classes.as_deref()).map_err(tensor_error)
+    }
+
+    /// c_skip x + c_out F without the history.
+    fn finish(&self, x: &Tensor, raw: &FeatureMap, c: &[Coefficients]) -> daps_core::Result<Tensor> {
+        let raw = raw.detach().to_nchw().map_err(tensor_error)?.narrow(1, 0, self.shape[0])?.contiguous()?;
+        combine(&[(&factors(c, |c| c.skip), x), (&factors(c, |c| c.out), &raw)])
+    }
+}
+
+fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f64> {
+    c.iter().map(f).collect()
+}
+
+fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
+    daps_core::Error::Tensor(error.into())
+}
+
+impl Denoiser for NetworkPrior {
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn denoise(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Tensor> {
+        let x = x.to_dtype(DType::F32)?.detach();
+        let c = self.coefficients(&x, sigma)?;
+        let raw = self.raw(&combine(&[(&factors(&c, |c| c.input), &x)])?, &c)?;
+        self.finish(&x, &raw, &c)
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
+        Some(self)
+    }
+}
+
+impl DifferentiableDenoiser for NetworkPrior {
+    fn denoise_vjp(
+        &self,
+        x: &Tensor,
+        sigma: &Sigma,
+        cotangent: &Cotangent,
+    ) -> daps_core::Result<(Tensor, Tensor)> {
+        let x = x.to_dtype(DType::F32)?.detach();
+        let c = self.coefficients(&x, sigma)?;
+        let input = Var::from_tensor(&combine(&[(&factors(&c, |c| c.input), &x)])?)?;
+        let raw = self.raw(input.as_tensor(), &c)?;
+        let denoised = self.finish(&x, &raw, &c)?;
+        let v = cotangent(&denoised)?.to_dtype(DType::F32)?;
+        check_rows("cotangent", &v, &self.shape)?;
+        // The learned-variance half of the output, where there is one, has no part in D.
+        let mut gradient = combine(&[(&factors(&c, |c| c.out), &v)])?;
+        let dropped = raw.channels() - self.shape[0];
+        if dropped > 0 {
+            let zeros = batched(c.len(), &[dropped, self.shape[1], self.shape[2]]);
+            gradient = Tensor::cat(&[&gradient, &Tensor::zeros(zeros, DType::F32, x.device())?], 1)?;
+        }
+        let gradient = FeatureMap::from_nchw(&gradient).map_err(tensor_error)?;
+        let store = raw.backward(&gradient).map_err(tensor_error)?;
+        let skip = factors(&c, |c| c.skip);
+        let vjp = match store.get(input.as_tensor()) {
+            Some(g) => combine(&[(&skip, &v), (&factors(&c, |c| c.input), g)])?,
+            None => combine(&[(&skip, &v)])?,
+        };
+        Ok((denoised, vjp))
+    }
+}

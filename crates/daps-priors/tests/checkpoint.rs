@@ -1,0 +1,289 @@
+//! Checkpoints: both formats, conversions, and every kind of damage or malice, each refused with one sentence.
+
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Tensor};
+use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive};
+use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};
+use daps_priors::{Error, NetworkConfig};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipWriter};
+
+fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
+}
+
+fn config() -> NetworkConfig {
+    let adm = AdmConfig {
+        image_size: 32,
+        model_channels: 32,
+        channel_mult: vec![1, 2],
+        num_res_blocks: 1,
+        attention_resolutions: vec![16],
+        num_head_channels: Some(32),
+        ..AdmConfig::ffhq256()
+    };
+    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp() }
+}
+
+fn flat(t: &Tensor) -> Vec<f64> {
+    t.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Builds pickles by hand: the operations of a state dictionary, in the order in which PyTorch writes them.
+#[derive(Clone)]
+struct Pickle(Vec<u8>);
+
+impl Pickle {
+    fn new() -> Self {
+        Self(vec![0x80, 2])
+    }
+    fn op(mut self, bytes: &[u8]) -> Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+    fn text(self, text: &str) -> Self {
+        let length = (text.len() as u32).to_le_bytes();
+        self.op(b"X").op(&length).op(text.as_bytes())
+    }
+    fn int(self, value: i32) -> Self {
+        self.op(b"J").op(&value.to_le_bytes())
+    }
+    fn global(self, module: &str, name: &str) -> Self {
+        self.op(format!("c{module}\n{name}\n").as_bytes())
+    }
+    fn ints(self, values: &[i32]) -> Self {
+        values.iter().fold(self.op(b"("), |p, v| p.int(*v)).op(b"t")
+    }
+    /// A tensor over the storage "0" of `count` elements.
+    fn tensor(self, class: &str, count: i32, offset: i32, shape: &[i32], strides: &[i32]) -> Self {
+        self.global("torch._utils", "_rebuild_tensor_v2")
+            .op(b"((")
+            .text("storage")
+            .global("torch", class)
+            .text("0")
+            .text("cpu")
+            .int(count)
+            .op(b"tQ")
+            .int(offset)
+            .ints(shape)
+            .ints(strides)
+            .op(b"\x89")
+            .global("collections", "OrderedDict")
+            .op(b")RtR")
+    }
+    fn end(self) -> Vec<u8> {
+        self.op(b".").0
+    }
+}
+
+/// {"w": tensor}
+fn one_tensor(class: &str, count: i32, offset: i32, shape: &[i32], strides: &[i32]) -> Vec<u8> {
+    Pickle::new().op(b"}").text("w").tensor(class, count, offset, shape, strides).op(b"s").end()
+}
+
+fn archive(pickle: &[u8], storage: &[u8]) -> Vec<u8> {
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+    for (name, bytes) in [("m/data.pkl", pickle), ("m/data/0", storage)] {
+        writer.start_file(name, stored).unwrap();
+        writer.write_all(bytes).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+fn refused(pickle: &[u8], storage: &[u8]) -> String {
+    let message = read_archive(Cursor::new(archive(pickle, storage))).unwrap_err().to_string();
+    assert_eq!(message.lines().count(), 1, "{message}");
+    message
+}
+
+fn floats(n: usize) -> Vec<u8> {
+    (0..n).flat_map(|i| (i as f32).to_le_bytes()).collect()
+}
+
+#[test]
+fn both_formats_hold_the_same_tensors() {
+    let (a, b) =
+        (read(&golden("adm_tiny.pt")).unwrap(), read(&golden("adm_tiny.weights.safetensors")).unwrap());
+    assert_eq!(a.tensors.keys().collect::<Vec<_>>(), b.tensors.keys().collect::<Vec<_>>());
+    for (name, t) in &a.tensors {
+        assert_eq!(flat(t), flat(&b.tensors[name]), "{name}");
+    }
+    let (a, b) =
+        (inspect(&golden("adm_tiny.pt")).unwrap(), inspect(&golden("adm_tiny.weights.safetensors")).unwrap());
+    assert_eq!((a.format, b.format), ("PyTorch", "safetensors"));
+    assert_eq!((a.sha256, a.parameters), (b.sha256, b.parameters));
+    assert_eq!(a.tensors[0].name, "input_blocks.0.0.bias");
+}
+
+#[test]
+fn views_keep_their_offset_and_strides() {
+    let pickle = one_tensor("FloatStorage", 12, 1, &[2, 3], &[1, 4]);
+    let tensors = read_archive(Cursor::new(archive(&pickle, &floats(12)))).unwrap();
+    assert_eq!(flat(&tensors["w"]), [1.0, 5.0, 9.0, 2.0, 6.0, 10.0]);
+    for (class, bytes, expected) in [
+        ("HalfStorage", vec![0x00, 0x3c, 0x00, 0xc0], [1.0, -2.0]),
+        ("BFloat16Storage", vec![0x80, 0x3f, 0x00, 0xc0], [1.0, -2.0]),
+        ("ShortStorage", vec![0x01, 0x00, 0xfe, 0xff], [1.0, -2.0]),
+        ("BoolStorage", vec![1, 0], [1.0, 0.0]),
+    ] {
+        let pickle = one_tensor(class, 2, 0, &[2], &[1]);
+        assert_eq!(
+            flat(&read_archive(Cursor::new(archive(&pickle, &bytes))).unwrap()["w"]),
+            expected,
+            "{class}"
+        );
+    }
+}
+
+#[test]
+fn nested_dictionaries_and_prefixes_are_seen_through() {
+    let tensor = |p: Pickle, name: &str| p.text(name).tensor("FloatStorage", 2, 0, &[2], &[1]).op(b"s");
+    let inner = |p: Pickle, name: &str| tensor(p.op(b"}"), name).op(b"s");
+    let nested = Pickle::new().op(b"}").text("step").int(7).op(b"s").text("optimizer").op(b"}s");
+    let nested = inner(nested.text("model"), "module.a");
+    let nested = inner(nested.text("ema"), "module.b").end();
+    let tensors = read_archive(Cursor::new(archive(&nested, &floats(2)))).unwrap();
+    assert_eq!(tensors.keys().collect::<Vec<_>>(), ["b"]);
+    let none = Pickle::new().op(b"}").text("epoch").int(1).op(b"s").end();
+    assert!(refused(&none, &[]).contains("holds no state dictionary; its keys are: epoch"));
+}
+
+#[test]
+fn code_is_refused_by_name() {
+    let call = Pickle::new().global("os", "system").op(b"(").text("touch /tmp/x").op(b"tR").end();
+    let expected = "the pickle wants to call os.system; only tensors and plain containers are accepted";
+    assert_eq!(refused(&call, &[]), expected);
+    let modern = Pickle::new().text("builtins").text("eval").op(b"\x93").op(b"(").text("1").op(b"tR").end();
+    assert!(refused(&modern, &[]).contains("wants to call builtins.eval"));
+    for op in [b'i', b'o', 0x92, 0x82, 0x97] {
+        assert!(refused(&Pickle::new().op(&[op]).op(b"a\nb\n").end(), &[]).contains("has the operation"));
+    }
+    let state = Pickle::new().global("collections", "OrderedDict").op(b"}b").end();
+    assert!(refused(&state, &[]).contains("sets the state of an object"));
+}
+
+#[test]
+fn sizes_beyond_the_file_are_refused() {
+    for (pickle, part) in [
+        (one_tensor("FloatStorage", 1_000_000, 0, &[2], &[1]), "declares a storage of 1000000 elements"),
+        (one_tensor("FloatStorage", 4, 0, &[5], &[1]), "declares the shape [5], but its storage holds 4"),
+        (one_tensor("FloatStorage", 4, 3, &[2], &[1]), "reaches beyond its storage of 4 elements"),
+        (one_tensor("FloatStorage", 4, 0, &[2], &[i32::MAX]), "reaches beyond its storage"),
+        (one_tensor("FloatStorage", 4, 0, &[i32::MAX, i32::MAX, i32::MAX], &[0, 0, 0]), "declares the shape"),
+        (one_tensor("FloatStorage", 4, 0, &[-1], &[1]), "a size below zero"),
+        (one_tensor("FloatStorage", 4, 0, &[2], &[1, 1]), "more dimensions than strides"),
+    ] {
+        let message = refused(&pickle, &floats(4));
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn damage_is_refused_and_nothing_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let valid = archive(&one_tensor("FloatStorage", 12, 1, &[2, 3], &[1, 4]), &floats(12));
+    let original = read_archive(Cursor::new(valid.clone())).unwrap();
+    for n in 0..valid.len() {
+        assert!(read_archive(Cursor::new(valid[..n].to_vec())).is_err(), "cut at {n}");
+    }
+    for at in 0..valid.len() {
+        for flip in [0x01, 0x80, 0xff] {
+            let mut bytes = valid.clone();
+            bytes[at] ^= flip;
+            // Dates and the like may change unseen; the numbers may not.
+            if let Ok(tensors) = read_archive(Cursor::new(bytes)) {
+                assert_eq!(flat(&tensors["w"]), flat(&original["w"]), "byte {at}");
+            }
+        }
+    }
+    // The pickle alone, without the archive's checksum: anything but a panic.
+    let pickle = one_tensor("FloatStorage", 12, 1, &[2, 3], &[1, 4]);
+    for at in 0..pickle.len() {
+        for value in 0..=255 {
+            let mut bytes = pickle.clone();
+            bytes[at] = value;
+            let _ = pickle::read(&bytes);
+            let _ = read_archive(Cursor::new(archive(&bytes, &floats(12))));
+        }
+    }
+    let path = dir.path().join("cut.pt");
+    let whole = std::fs::read(golden("adm_tiny.pt")).unwrap();
+    for keep in [3, 100, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..keep]).unwrap();
+        one_sentence(&read(&path).unwrap_err(), &path);
+    }
+    let mut flipped = whole;
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 0x10;
+    std::fs::write(&path, &flipped).unwrap();
+    let message = read(&path).unwrap_err().to_string();
+    assert!(message.contains("damaged file"), "{message}");
+}
+
+fn one_sentence(error: &Error, path: &Path) {
+    let message = error.to_string();
+    assert!(message.starts_with(&path.display().to_string()), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+#[test]
+fn deep_nesting_does_not_exhaust_the_stack() {
+    let mut bytes = vec![0x80, 2, b')'];
+    bytes.extend(std::iter::repeat_n(0x85, 1_000_000));
+    bytes.push(b'.');
+    assert!(pickle::read(&bytes).is_ok());
+    assert_eq!(refused(&bytes, &[]), "holds no dictionary of tensors");
+}
+
+#[test]
+fn other_files_are_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.pt");
+    let refusal = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let error = read(&path).unwrap_err();
+        one_sentence(&error, &path);
+        error.to_string()
+    };
+    assert!(refusal(&[0x80, 2, 0x8a, 10, 1, 2, 3, 4]).contains("format before 1.6"));
+    assert!(refusal(b"hello, this is text").contains("is no whole safetensors file"));
+    assert!(refusal(b"PK").contains("too short"));
+    assert!(read(&dir.path().join("none.pt")).unwrap_err().to_string().ends_with("no such file"));
+}
+
+#[test]
+fn conversion_keeps_configuration_and_checksum() {
+    let dir = tempfile::tempdir().unwrap();
+    let x = Tensor::ones((1, 3, 32, 32), DType::F32, &candle_core::Device::Cpu).unwrap();
+    let denoise = |prior: &NetworkPrior| flat(&daps_core::Denoiser::denoise(prior, &x, &0.5.into()).unwrap());
+    let expected = denoise(&NetworkPrior::load(&golden("adm_tiny.pt"), Some(&config())).unwrap());
+    let scale = expected.iter().fold(0f64, |m, v| m.max(v.abs()));
+    for (dtype, tolerance) in [(WeightType::F32, 0.0), (WeightType::F16, 5e-3), (WeightType::BF16, 5e-2)] {
+        let path = dir.path().join("w.safetensors");
+        convert(&golden("adm_tiny.pt"), &path, dtype, Some(&config())).unwrap();
+        let got = denoise(&NetworkPrior::load(&path, None).unwrap());
+        let worst = got.iter().zip(&expected).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale;
+        assert!(worst <= tolerance, "{dtype:?}: {worst}");
+        assert_eq!(checkpoint::config_of(&path).unwrap(), config());
+        let mut bytes = std::fs::read(&path).unwrap();
+        let last = bytes.len() - 9;
+        bytes[last] ^= 4;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("do not have the checksum"));
+        std::fs::write(&path, &bytes[..last]).unwrap();
+        one_sentence(&read(&path).unwrap_err(), &path);
+    }
+    let other = NetworkConfig { network: Architecture::Adm(AdmConfig::ffhq256()), ..config() };
+    let error =
+        convert(&golden("adm_tiny.pt"), &dir.path().join("v.safetensors"), WeightType::F32, Some(&other));
+    assert!(error.unwrap_err().to_string().contains("missing"));
+    assert!(!dir.path().join("v.safetensors").exists());
+    std::fs::copy(golden("adm_tiny.pt"), dir.path().join("a.pt")).unwrap();
+    std::fs::write(dir.path().join("a.toml"), config().to_toml().unwrap()).unwrap();
+    assert!(NetworkPrior::load(&dir.path().join("a.pt"), None).is_ok());
+    std::fs::write(dir.path().join("a.toml"), "colour = 3").unwrap();
+    one_sentence(&checkpoint::config_of(&dir.path().join("a.pt")).unwrap_err(), &dir.path().join("a.toml"));
+}
