@@ -201,20 +201,43 @@ fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result
     }
     let mut out = vec![T::default(); batch * n];
     for (i, row) in out.chunks_mut(n.max(1)).enumerate() {
-        // One pass: a block stays in the first-level cache while all terms are added to it.
         row.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
             let start = i * n + block * BLOCK;
-            for (k, ((coefficient, _), slice)) in terms.iter().zip(&slices).enumerate() {
-                let (c, term) = (T::of(pick(coefficient, i)), &slice[start..start + out.len()]);
-                match k {
-                    0 => out.iter_mut().zip(term).for_each(|(o, &t)| *o = c * t),
-                    _ => out.iter_mut().zip(term).for_each(|(o, &t)| *o += c * t),
-                }
-            }
+            let parts: Vec<(T, &[T])> = terms
+                .iter()
+                .zip(&slices)
+                .map(|((c, _), slice)| (T::of(pick(c, i)), &slice[start..start + out.len()]))
+                .collect();
+            add_terms(out, &parts);
         });
     }
     drop(guards);
     Ok(Tensor::from_vec(out, first.dims(), &Device::Cpu)?)
+}
+
+/// out = Σ c · t, added from left to right. Up to four terms are summed before anything is stored: storing partial sums
+/// and reading them back stalls whenever two buffers lie at the same offset within a page, as large buffers tend to.
+fn add_terms<T: Real>(out: &mut [T], terms: &[(T, &[T])]) {
+    let n = out.len();
+    match *terms {
+        [] => {}
+        [(a, x)] => (0..n).zip(x).for_each(|(k, &x)| out[k] = a * x),
+        [(a, x), (b, y)] => {
+            let (x, y) = (&x[..n], &y[..n]);
+            (0..n).for_each(|k| out[k] = a * x[k] + b * y[k]);
+        }
+        [(a, x), (b, y), (c, z)] => {
+            let (x, y, z) = (&x[..n], &y[..n], &z[..n]);
+            (0..n).for_each(|k| out[k] = a * x[k] + b * y[k] + c * z[k]);
+        }
+        [(a, x), (b, y), (c, z), (d, w), ref rest @ ..] => {
+            let (x, y, z, w) = (&x[..n], &y[..n], &z[..n], &w[..n]);
+            (0..n).for_each(|k| out[k] = a * x[k] + b * y[k] + c * z[k] + d * w[k]);
+            for (c, t) in rest {
+                out.iter_mut().zip(*t).for_each(|(o, &t)| *o += *c * t);
+            }
+        }
+    }
 }
 
 /// The entry for a row of a list that has one entry for all rows or one per row.

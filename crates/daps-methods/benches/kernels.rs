@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use daps_core::candle::{DType, Tensor};
+use daps_core::real::combine;
 use daps_core::{
     Address, Approx, Conditional, Covariance, Gaussian, Kernel, Likelihood, Noise, Operator, Purpose, Step,
 };
@@ -41,7 +42,12 @@ impl Problem {
         let noise = Noise::chains(3, 1);
         let x = noise.normal(Address::new(0, Purpose::Instance, 0), &SHAPE, DType::F32).expect("noise");
         let x = (x * 0.3).expect("a tensor");
-        let y = operator.apply(&x).expect("a measurement");
+        let at = Address::new(0, Purpose::Measurement, 0);
+        let error = noise.normal(at, operator.output_shape(), DType::F32).expect("noise");
+        let y = operator
+            .apply(&x)
+            .and_then(|y| combine(&[(&[1.0], &y), (&[0.05], &error)]))
+            .expect("a measurement");
         let likelihood = Gaussian::new(Arc::clone(&operator), y, 0.05).expect("a likelihood");
         Self { operator, likelihood, x }
     }

@@ -96,8 +96,11 @@ impl Kernel for Replay {
             return Err(Error::missing(self.name(), "one noise level per measurement", "this likelihood"));
         };
         let eta = self.step_size.at(step, target.approx, target.likelihood)?;
-        let z =
-            noise.normal(Address::new(step.index, Purpose::Kernel, 0), &mean.dims()[1..], mean.dtype())?;
+        let mean_modes = spectral.v_t(mean)?;
+        // Where the modes are a whole basis, the noise may as well be drawn along them: one transform less.
+        let whole = mean_modes.elem_count() == mean.elem_count();
+        let shape = if whole { &mean_modes.dims()[1..] } else { &mean.dims()[1..] };
+        let z = noise.normal(Address::new(step.index, Purpose::Kernel, 0), shape, mean.dtype())?;
 
         // Outside the modes (λ = 0) the fixed point is the mean.
         let null: Vec<Recursion> = (0..mean.dims()[0])
@@ -106,21 +109,24 @@ impl Kernel for Replay {
         let decay: Vec<f64> = null.iter().map(|r| r.decay).collect();
         let rest: Vec<f64> = null.iter().map(|r| 1.0 - r.decay).collect();
         let spread: Vec<f64> = null.iter().map(|r| r.spread).collect();
-        let base = combine(&[(&decay, start), (&rest, mean), (&spread, &z)])?;
-
-        // Inside, move every mode from what `base` gave it to what its own recursion gives.
-        let mean_modes = spectral.v_t(mean)?;
+        // Inside, every mode moves from what that gives it to what its own recursion gives.
         let start_modes = if start.id() == mean.id() { mean_modes.clone() } else { spectral.v_t(start)? };
         let modes = Modes {
             mean: &mean_modes,
             start: &start_modes,
-            z: &spectral.v_t(&z)?,
+            z: &if whole { z.clone() } else { spectral.v_t(&z)? },
             y: &spectral.u_t(&gaussian.y().to_dtype(mean.dtype())?)?,
             singular: spectral.singular(),
+            whole,
         };
         let settings = Settings { eta: &eta, variance, beta, steps: self.steps, null: &null };
         let (change, unstable) = with_real!(mean.dtype(), T => modes.change::<T>(&settings))?;
-        let x = combine(&[(&[1.0], &base), (&[1.0], &spectral.v(&change)?)])?;
+        let change = spectral.v(&change)?;
+        let x = if whole {
+            change
+        } else {
+            combine(&[(&decay, start), (&rest, mean), (&spread, &z), (&[1.0], &change)])?
+        };
         let diverged = diverged_rows(&x)?.iter().zip(unstable).map(|(a, b)| *a || b).collect();
         let info = ChainInfo { diverged, cost: Cost { nfe: 0, operator_calls: 4 }, ..ChainInfo::default() };
         Ok((x, info))
@@ -134,6 +140,7 @@ struct Modes<'a> {
     z: &'a Tensor,
     y: &'a Tensor,
     singular: &'a [Vec<f64>],
+    whole: bool,
 }
 
 struct Settings<'a> {
@@ -145,7 +152,7 @@ struct Settings<'a> {
 }
 
 impl Modes<'_> {
-    /// What to add to each mode, and the rows in which a mode's recursion diverges.
+    /// What to add to each mode (all of it, if the modes are a whole basis), and the rows in which a mode's recursion diverges.
     fn change<T: Real>(&self, settings: &Settings) -> Result<(Tensor, Vec<bool>)> {
         let (rows, modes) = self.mean.dims2()?;
         let mut change = vec![T::default(); rows * modes];
@@ -166,8 +173,8 @@ impl Modes<'_> {
                                     let y = if s[k] == 0.0 { 0.0 } else { y[at].wide() };
                                     let (moved, bad) = mode.moved(s[k], m, x, z, y);
                                     diverges |= bad;
-                                    let before = null.decay * x + (1.0 - null.decay) * m + null.spread * z;
-                                    *out = T::of(moved - before);
+                                    let outside = null.decay * x + (1.0 - null.decay) * m + null.spread * z;
+                                    *out = T::of(if self.whole { moved } else { moved - outside });
                                 }
                                 diverges
                             };

@@ -30,13 +30,18 @@ pub(super) fn draw(
     let residual = combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(&prior)?)])?;
 
     let wide = y.elem_count() < mean.elem_count();
-    let precondition = |v: &Tensor| match (covariance, likelihood.beta_rows()) {
-        // One number each: the operator may know an approximate inverse of 1/r² + AᵀA/β².
-        (Covariance::Scalar(c), Some(beta)) if c.len() == 1 && beta.len() == 1 => {
-            let (prior, data) = (1.0 / c[0], beta[0].powi(-2));
-            operator.approx_spectral_map(&|lambda| 1.0 / (prior + lambda * data), v)
+    let precondition = |v: &Tensor| -> Option<Result<Tensor>> {
+        match (covariance, likelihood.beta_rows()) {
+            // One number each: the operator may know an approximate inverse of 1/r² + AᵀA/β².
+            (Covariance::Scalar(c), Some(beta)) if c.len() == 1 && beta.len() == 1 => {
+                let (prior, data) = (1.0 / c[0], beta[0].powi(-2));
+                if operator.norm_squared() * data < WORTH_PRECONDITIONING * prior {
+                    return None;
+                }
+                operator.approx_spectral_map(&|lambda| 1.0 / (prior + lambda * data), v)
+            }
+            _ => None,
         }
-        _ => None,
     };
     let in_image_space = |v: &Tensor| -> Result<Tensor> {
         let data = operator.adjoint(&likelihood.weigh(&operator.apply(v)?)?)?;
@@ -56,13 +61,16 @@ pub(super) fn draw(
     let right = operator.adjoint(&likelihood.weigh(&residual)?)?;
     let (change, iterations) = match precondition(&right) {
         None if wide => {
-            let (w, iterations) = solve(settings, &residual, &in_measurement_space, &|v| Ok(v.clone()))?;
+            let (w, iterations) = solve(settings, &residual, &in_measurement_space, None)?;
             (covariance.apply(&operator.adjoint(&w)?)?, iterations)
         }
-        None => solve(settings, &right, &in_image_space, &|v| covariance.apply(v))?,
+        None if matches!(covariance, Covariance::Scalar(_)) => {
+            solve(settings, &right, &in_image_space, None)?
+        }
+        None => solve(settings, &right, &in_image_space, Some(&|v| covariance.apply(v)))?,
         Some(_) => {
             let approximate = |v: &Tensor| precondition(v).unwrap_or_else(|| Ok(v.clone()));
-            solve(settings, &right, &in_image_space, &approximate)?
+            solve(settings, &right, &in_image_space, Some(&approximate))?
         }
     };
     let x = combine(&[(&[1.0], &prior), (&[1.0], &change)])?;
@@ -72,10 +80,19 @@ pub(super) fn draw(
     Ok((x, info))
 }
 
+/// r²‖A‖²/β² from which an operator's approximate inverse saves more iterations than its transforms cost (measured on
+/// motion blur at 256x256: 27 plain iterations or 18 preconditioned ones of 1.6 times the cost at 36, 73 or 45 at 400).
+const WORTH_PRECONDITIONING: f64 = 400.0;
+
 type Map<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
 
 /// Preconditioned conjugate gradients from zero, batch rows in lockstep with coefficients of their own.
-fn solve(settings: &Exact, right: &Tensor, matrix: &Map, precondition: &Map) -> Result<(Tensor, usize)> {
+fn solve(
+    settings: &Exact,
+    right: &Tensor,
+    matrix: &Map,
+    precondition: Option<&Map>,
+) -> Result<(Tensor, usize)> {
     let dot = |a: &Tensor, b: &Tensor| -> Result<Vec<f64>> {
         with_real!(a.dtype(), T => sum_rows::<T>(a, b, |a, b| a.wide() * b.wide()))
     };
@@ -83,9 +100,12 @@ fn solve(settings: &Exact, right: &Tensor, matrix: &Map, precondition: &Map) -> 
     let rows = norm.len();
     let mut x = right.zeros_like()?;
     let mut r = right.clone();
-    let mut z = precondition(&r)?;
-    let mut p = z.clone();
-    let mut rz = dot(&r, &z)?;
+    // (z, ⟨r, z⟩) with z the preconditioned residual; without a preconditioner ⟨r, r⟩ is known already.
+    let preconditioned = |r: &Tensor, rr: &[f64]| match precondition {
+        None => Ok((r.clone(), rr.to_vec())),
+        Some(map) => map(r).and_then(|z| Ok((z.clone(), dot(r, &z)?))),
+    };
+    let (mut p, mut rz) = preconditioned(&r, &norm)?;
     let limit = settings.tolerance.powi(2);
     let mut worst = f64::INFINITY;
     let mut active: Vec<bool> = norm.iter().map(|n| *n > 0.0).collect();
@@ -107,8 +127,7 @@ fn solve(settings: &Exact, right: &Tensor, matrix: &Map, precondition: &Map) -> 
         if worst.is_nan() {
             break;
         }
-        z = precondition(&r)?;
-        let next = dot(&r, &z)?;
+        let (z, next) = preconditioned(&r, &left)?;
         let beta: Vec<f64> = (0..rows).map(|i| if active[i] { next[i] / rz[i] } else { 0.0 }).collect();
         p = combine(&[(&[1.0], &z), (&beta, &p)])?;
         rz = next;
