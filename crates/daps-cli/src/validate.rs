@@ -172,8 +172,8 @@ fn gmm_picture(clouds: &[Cloud]) -> anyhow::Result<String> {
     let panels: Vec<Panel> = methods
         .iter()
         .map(|c| Panel {
-            title: c.name.clone(),
-            clouds: vec![("posterior", posterior.points.clone()), (c.name.as_str(), c.points.clone())],
+            title: format!("{} (exact in grey)", c.name),
+            clouds: vec![posterior.points.clone(), c.points.clone()],
             paths: vec![],
         })
         .collect();

@@ -168,7 +168,7 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
         ),
         (RUN.replace("[1, 8, 8]", "[8, 8]"), "inpaint_random"),
         (RUN.replace("[prior]", "truth = \"no.npy\"\n[prior]"), "no.npy"),
-        (RUN.replace("inpaint_random", "xor"), "langevin"),
+        (RUN.replace("inpaint_random", "xor"), "input of xor: expected only zeros and ones"),
         (RUN.replace("steps = 200", "steps = 0"), "langevin.steps: expected at least 1, got 0"),
         (RUN.replace("factor = 0.5", "factor = -1.0"), "langevin.factor: expected a positive number, got -1"),
         (RUN.replace("samples = 6", "sampels = 6"), "unknown field `sampels`"),

@@ -40,7 +40,8 @@ pub fn anneal(
 
         // 2. Condition on y: x0|y ~ p(x0 | x_t) p(y | x0).
         let target = Conditional { approx: &estimated.approx, likelihood };
-        let (x0_y, info) = kernel.draw(&target, noise, &step)?;
+        // Inside the thread pool: handing each of a kernel's many short passes over from outside costs more than the pass.
+        let (x0_y, info) = rayon::scope(|_| kernel.draw(&target, noise, &step))?;
 
         // 3. Renoise to the next level.
         state.x_t = prior.renoise(&x0_y, &step, noise)?;

@@ -56,7 +56,8 @@ impl Problem {
         let covariance = Covariance::Scalar(vec![STEP.sigma * STEP.sigma]);
         let approx = Approx::Gaussian { mean: self.x.clone(), covariance, start: self.x.clone() };
         let target = Conditional { approx: &approx, likelihood: &self.likelihood };
-        kernel.draw(&target, &Noise::chains(1, 1), &STEP).expect("a draw").0
+        // As the annealing loop calls it: from inside the thread pool.
+        rayon::scope(|_| kernel.draw(&target, &Noise::chains(1, 1), &STEP)).expect("a draw").0
     }
 }
 

@@ -27,11 +27,11 @@ pub struct Line<'a> {
 }
 
 /// One panel of point clouds.
-pub struct Panel<'a> {
+pub struct Panel {
     /// Title above it.
     pub title: String,
-    /// Clouds from back to front: name, points.
-    pub clouds: Vec<(&'a str, Vec<[f64; 2]>)>,
+    /// Clouds from back to front; the first one is the reference, in grey.
+    pub clouds: Vec<Vec<[f64; 2]>>,
     /// Paths drawn over the clouds.
     pub paths: Vec<Vec<[f64; 2]>>,
 }
@@ -116,7 +116,7 @@ where
 
 /// Point clouds in a row of panels that share their axes.
 pub fn clouds(panels: &[Panel], columns: usize) -> Result<String> {
-    let points = || panels.iter().flat_map(|p| p.clouds.iter().flat_map(|c| c.1.iter()));
+    let points = || panels.iter().flat_map(|p| p.clouds.iter().flat_map(|c| c.iter()));
     let bound = |axis: usize| {
         let mut values: Vec<f64> = points().map(|p| p[axis]).filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -168,23 +168,12 @@ where
         chart.draw_series(LineSeries::new(points, COLORS[1].mix(0.55)))?;
     }
     // The reference lies at the back in grey, samples in front in colour.
-    for (i, (name, points)) in panel.clouds.iter().enumerate() {
+    for (i, points) in panel.clouds.iter().enumerate() {
         let color = if i == 0 { RGBColor(170, 170, 170) } else { COLORS[(i - 1) % COLORS.len()] };
         let opacity = if i == 0 { 0.9 } else { 0.6 };
-        chart
-            .draw_series(
-                points
-                    .iter()
-                    .filter(inside)
-                    .map(|p| Circle::new((p[0], p[1]), 2, color.mix(opacity).filled())),
-            )?
-            .label(*name)
-            .legend(move |(x, y)| Circle::new((x + 8, y), 3, color.filled()));
+        chart.draw_series(
+            points.iter().filter(inside).map(|p| Circle::new((p[0], p[1]), 2, color.mix(opacity).filled())),
+        )?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .label_font(("sans-serif", 11))
-        .background_style(WHITE.mix(0.8))
-        .draw()
+    Ok(())
 }

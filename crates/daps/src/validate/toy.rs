@@ -225,8 +225,8 @@ impl Toy {
     /// Samples over the exact posterior, one panel a method.
     pub fn samples_svg(&self) -> Result<String> {
         let panel = |o: &Outcome| Panel {
-            title: format!("{}: W2 {:.3}", o.method, o.w2_last),
-            clouds: vec![("posterior", self.reference.clone()), (o.method, o.samples.clone())],
+            title: format!("{}: W2 {:.3} (exact in grey)", o.method, o.w2_last),
+            clouds: vec![self.reference.clone(), o.samples.clone()],
             paths: vec![],
         };
         crate::plot::clouds(&self.outcomes.iter().map(panel).collect::<Vec<_>>(), 2)
@@ -236,10 +236,7 @@ impl Toy {
     pub fn trajectories_svg(&self) -> Result<String> {
         let panel = |o: &Outcome| Panel {
             title: format!("{}: x_t of {} chains", o.method, o.paths.len()),
-            clouds: vec![
-                ("posterior", self.reference.clone()),
-                ("end", o.paths.iter().filter_map(|p| p.last().copied()).collect()),
-            ],
+            clouds: vec![self.reference.clone(), o.paths.iter().filter_map(|p| p.last().copied()).collect()],
             // Far out, all methods wander alike: show where they have come near the data.
             paths: o.paths.iter().map(|p| p[p.len() / 2..].to_vec()).collect(),
         };
