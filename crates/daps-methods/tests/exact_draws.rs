@@ -191,13 +191,18 @@ fn replay_without_noise_is_the_loop_to_rounding() {
         let target = Conditional { approx: &approx, likelihood: &likelihood };
         let step_size = StepSize::decay(2e-3);
         let shape = problem.operator.input_shape();
-        let zero = || problem.repeated(&vec![0.0; problem.center.len()], 1, shape);
-        let draw = |kernel: KernelConfig, draws: usize| {
+        let d = problem.center.len();
+        // Where the modes are a whole basis, replay draws its noise along them.
+        let modes = problem.operator.as_spectral().map_or(0, |s| s.singular()[0].len());
+        let along: &[usize] = if modes == d { &[d] } else { shape };
+        let draw = |kernel: KernelConfig, draws: usize, shape: &[usize]| {
+            let zero = || problem.repeated(&vec![0.0; d], 1, shape);
             let noise = Noise::scripted(1, (0..draws).map(|_| zero()));
             to_f64(&kernel.build().unwrap().draw(&target, &noise, &STEP).unwrap().0).unwrap()
         };
-        let looped = draw(KernelConfig::Langevin(Langevin { steps: 40, step_size: step_size.clone() }), 40);
-        let replayed = draw(KernelConfig::Replay(Replay { steps: 40, step_size }), 1);
+        let looped =
+            draw(KernelConfig::Langevin(Langevin { steps: 40, step_size: step_size.clone() }), 40, shape);
+        let replayed = draw(KernelConfig::Replay(Replay { steps: 40, step_size }), 1, along);
         let scale = looped.iter().fold(0.0f64, |m, v| m.max(v.abs()));
         let worst = looped.iter().zip(&replayed).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-6 * scale, "{}: {worst:e}", problem.operator.name());
