@@ -13,7 +13,7 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T> {
     Err(Refused(reason.into()))
 }
 
-/// The place of a value in [`Pickle::nodes`]. Values live side by side, so that no nesting can exhaust the stack.
+/// The place of a value in its pickle. Values live side by side, so that no nesting can exhaust the stack.
 pub type Id = usize;
 
 /// A value of a pickle.
