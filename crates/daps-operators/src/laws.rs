@@ -173,6 +173,9 @@ pub fn factors(operator: &dyn Operator, x: &Tensor) -> Outcome {
         (operator.input_shape().iter().product::<usize>(), operator.output_shape().iter().product::<usize>());
     let fits = parts > 0 && sizes.0.is_multiple_of(parts) && sizes.1.is_multiple_of(parts);
     require(operator, "factors divide inputs and outputs evenly", fits)?;
+    if parts == 1 {
+        return Ok(());
+    }
     let (before, values) = (to_f64(&operator.apply(x)?)?, to_f64(x)?);
     for part in 0..parts {
         let (n, m) = (sizes.0 / parts, sizes.1 / parts);

@@ -35,7 +35,7 @@ pub struct RunConfig {
 pub struct TaskConfig {
     /// The operator's name.
     pub operator: String,
-    /// Shape of one sample, such as [3, 64, 64] or [8].
+    /// Shape of one sample, such as `[3, 64, 64]` or `[8]`.
     pub shape: Vec<usize>,
     /// Standard deviation of the measurement's noise.
     #[serde(default = "default_noise")]

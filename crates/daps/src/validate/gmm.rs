@@ -1,7 +1,7 @@
 //! The Gaussian-mixture test bed: 25 modes, a linear measurement of a few numbers, a posterior known exactly.
 //!
 //! Component k = 5(i+2) + (j+2) has the mean (-8i, -8j, -8i, -8j, …) and unit covariance; weights are ∝ N(0,1)²; the
-//! measurement is y = diag(s) V x + σ_y n with orthonormal rows in V, s sorted from U[0,1] and σ_y = U[0,1] max s. (A left
+//! measurement is y = diag(s) V x + σ_y n with orthonormal rows in V, s sorted from `U[0,1]` and σ_y = `U[0,1]` max s. (A left
 //! rotation U of the measurement changes neither its noise nor the posterior, so it is left out.) A method's score is the
 //! mean W1 over random slices between its samples and exact posterior samples.
 
