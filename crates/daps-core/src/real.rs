@@ -215,8 +215,8 @@ fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result
     Ok(Tensor::from_vec(out, first.dims(), &Device::Cpu)?)
 }
 
-/// out = Σ c · t, added from left to right. Up to four terms are summed before anything is stored: storing partial sums
-/// and reading them back stalls whenever two buffers lie at the same offset within a page, as large buffers tend to.
+/// out = Σ c · t, added from left to right. Up to four terms are summed before anything is stored, which saves a store and a
+/// load of the output for every further term.
 fn add_terms<T: Real>(out: &mut [T], terms: &[(T, &[T])]) {
     let n = out.len();
     match *terms {
