@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::noise::fill_normal;
 use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
-use crate::{Address, Error, Noise, Result};
+use crate::{Address, Error, Noise, Result, with_faer};
 
 /// The covariance of a batch.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct Full {
 impl Full {
     /// Factorises a symmetric positive definite matrix.
     pub fn new(matrix: Mat<f64>) -> Result<Self> {
-        match matrix.llt(Side::Lower) {
+        match with_faer(|| matrix.llt(Side::Lower)) {
             Ok(llt) => {
                 let lower = Arc::new(llt.L().to_owned());
                 Ok(Self { matrix: Arc::new(matrix), lower })
@@ -77,8 +77,10 @@ impl Full {
     #[must_use]
     pub fn solve(&self, b: &[f64]) -> Vec<f64> {
         let mut x = Mat::from_fn(b.len(), 1, |i, _| b[i]);
-        solve_lower_triangular_in_place(self.lower.as_ref().as_ref(), x.as_mut(), Par::Seq);
-        solve_upper_triangular_in_place(self.lower.transpose(), x.as_mut(), Par::Seq);
+        with_faer(|| {
+            solve_lower_triangular_in_place(self.lower.as_ref().as_ref(), x.as_mut(), Par::Seq);
+            solve_upper_triangular_in_place(self.lower.transpose(), x.as_mut(), Par::Seq);
+        });
         x.col_as_slice(0).to_vec()
     }
 
@@ -91,10 +93,9 @@ impl Full {
 
 /// Solves the symmetric positive definite system S x = b for one right-hand side.
 pub fn solve_spd(s: &Mat<f64>, b: &[f64]) -> Result<Vec<f64>> {
-    let llt = s
-        .llt(Side::Lower)
+    let solved = with_faer(|| s.llt(Side::Lower).map(|llt| llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]))));
+    let x = solved
         .map_err(|_| Error::invalid("linear system", "a positive definite matrix", "one that is not"))?;
-    let x = llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]));
     Ok((0..b.len()).map(|i| x[(i, 0)]).collect())
 }
 

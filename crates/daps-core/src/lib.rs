@@ -18,6 +18,7 @@ mod operator;
 mod pixel;
 mod prior;
 pub mod real;
+mod registers;
 mod schedule;
 
 /// The tensor library, so that macros and dependants name one version.
@@ -40,4 +41,5 @@ pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
 pub use operator::{Differentiable, Linear, Operator, Piece, Pixelwise, Spectral};
 pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread, SpreadTable};
 pub use prior::{Estimated, Prior};
+pub use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};

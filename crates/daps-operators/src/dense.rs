@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::{Real, map_rows};
-use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_faer, with_real};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 
@@ -63,7 +63,8 @@ impl Dense {
             let factor = factor.of(a, svd);
             let x = MatRef::from_column_major_slice(x, x.len(), 1);
             let rows = out.len();
-            matmul(MatMut::from_column_major_slice_mut(out, rows, 1), Accum::Replace, factor, x, T::of(1.0), Par::Seq);
+            let out = MatMut::from_column_major_slice_mut(out, rows, 1);
+            with_faer(|| matmul(out, Accum::Replace, factor, x, T::of(1.0), Par::Seq));
         }))
     }
 

@@ -1,6 +1,6 @@
 //! The singular value decomposition of a separable map, from two small ones: A = (U_h ⊗ U_w)(S_h ⊗ S_w)(V_h ⊗ V_w)ᵀ.
 
-use daps_core::{Error, Result};
+use daps_core::{Error, Result, with_faer};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 use rayon::prelude::*;
@@ -25,7 +25,7 @@ pub(crate) struct Svd {
 
 impl Svd {
     pub fn new(matrix: &Mat<f64>) -> Result<Self> {
-        let svd = matrix.thin_svd().map_err(|_| {
+        let svd = with_faer(|| matrix.thin_svd()).map_err(|_| {
             Error::invalid("matrix", "one whose singular values converge", "one whose do not")
         })?;
         let modes = matrix.nrows().min(matrix.ncols());
@@ -124,8 +124,10 @@ fn sandwich<T: Num>(left: MatRef<'_, T>, x: &[T], right: MatRef<'_, T>, out: &mu
         let mut half = vec![T::default(); count * right.nrows()];
         let left = left.subrows(block * ROWS, count);
         let mut half = MatMut::from_row_major_slice_mut(&mut half, count, right.nrows());
-        matmul(half.as_mut(), Accum::Replace, left, x, T::of(1.0), Par::Seq);
         let out = MatMut::from_row_major_slice_mut(out, count, right.ncols());
-        matmul(out, Accum::Replace, half.as_ref(), right, T::of(1.0), Par::Seq);
+        with_faer(|| {
+            matmul(half.as_mut(), Accum::Replace, left, x, T::of(1.0), Par::Seq);
+            matmul(out, Accum::Replace, half.as_ref(), right, T::of(1.0), Par::Seq);
+        });
     });
 }

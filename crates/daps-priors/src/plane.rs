@@ -2,6 +2,7 @@
 //! responsibilities and the spread between components live in as many numbers as the plane has dimensions.
 
 use daps_core::mixture::Mixture;
+use daps_core::with_faer;
 use faer::{Mat, Side};
 
 use crate::algebra::{axpy, dot, minus, normalize, squared_distance};
@@ -135,7 +136,7 @@ impl Plane {
             let deviation = minus(point, &center);
             (0..q).for_each(|j| axpy(s.col_as_slice_mut(j), w * deviation[j], &deviation));
         }
-        let Ok(eigen) = s.self_adjoint_eigen(Side::Lower) else { return vec![] };
+        let Ok(eigen) = with_faer(|| s.self_adjoint_eigen(Side::Lower)) else { return vec![] };
         let mut factor = Vec::new();
         for j in (0..q).filter(|j| eigen.S()[*j] > negligible) {
             let mut row = vec![0.0; d];

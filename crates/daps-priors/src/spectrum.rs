@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use daps_core::{Error, Full, Result, RowCovariance};
+use daps_core::{Error, Full, Result, RowCovariance, with_faer};
 use faer::{Mat, Side};
 
 use crate::algebra::{axpy, dot};
@@ -40,8 +40,7 @@ impl Spectrum {
     }
 
     fn decompose(matrix: &Mat<f64>) -> Result<Self> {
-        let eigen = matrix
-            .self_adjoint_eigen(Side::Lower)
+        let eigen = with_faer(|| matrix.self_adjoint_eigen(Side::Lower))
             .map_err(|_| Error::invalid("covariance", "a matrix with an eigendecomposition", "none"))?;
         let values = (0..matrix.nrows()).map(|i| eigen.S()[i]).collect();
         Ok(Self { values, basis: Some(eigen.U().to_owned()), scalar: false })
