@@ -153,7 +153,7 @@ fn gmm_table(summaries: &[Summary]) -> String {
                 format!("({}, {})", s.dim, s.obs),
                 s.method.clone(),
                 format!("{:.3}", s.w1),
-                format!("{:.3}", s.se),
+                if s.se.is_finite() { format!("{:.3}", s.se) } else { "–".to_owned() },
                 s.nfe.to_string(),
                 format!("{:.2}", s.seconds),
                 s.diverged.to_string(),

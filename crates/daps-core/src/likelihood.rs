@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::real::{Real, batched, check_finite, check_rows, combine, pick, sum_rows};
-use crate::{Error, Operator, Result, with_real};
+use crate::{Differentiable, Error, Operator, Result, with_real};
 
 /// log p(y | x) of every row of a batch, up to a constant.
 pub trait Likelihood: Send + Sync {
@@ -205,10 +205,13 @@ impl Gaussian {
     }
 
     fn gradient_of_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let map = self.operator.as_differentiable().ok_or_else(|| {
+        self.differentiable()?.vjp(x, &self.scale(residual, -1.0, -2)?)
+    }
+
+    fn differentiable(&self) -> Result<&dyn Differentiable> {
+        self.operator.as_differentiable().ok_or_else(|| {
             Error::missing("a gradient of the likelihood", "a differentiable operator", self.operator.name())
-        })?;
-        map.vjp(x, &self.scale(residual, -1.0, -2)?)
+        })
     }
 }
 
@@ -255,7 +258,12 @@ impl Likelihood for Gaussian {
 
 impl Smooth for Gaussian {
     fn gradient(&self, x: &Tensor) -> Result<Tensor> {
-        self.gradient_of_residual(x, &self.residual(x)?)
+        let Beta::Rows(beta) = &self.beta else {
+            return self.gradient_of_residual(x, &self.residual(x)?);
+        };
+        // (y - A(x))/β² in one pass.
+        let (minus, plus): (Vec<f64>, Vec<f64>) = beta.iter().map(|b| (-b.powi(-2), b.powi(-2))).unzip();
+        self.differentiable()?.vjp(x, &combine(&[(&minus, &self.operator.apply(x)?), (&plus, &self.y)])?)
     }
 
     fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)> {
@@ -266,7 +274,7 @@ impl Smooth for Gaussian {
 
     fn curvature(&self) -> Vec<f64> {
         let bound =
-            self.operator.as_differentiable().map_or(f64::INFINITY, crate::Differentiable::lipschitz_squared);
+            self.operator.as_differentiable().map_or(f64::INFINITY, Differentiable::lipschitz_squared);
         let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
         precision.iter().map(|p| p * bound).collect()
     }

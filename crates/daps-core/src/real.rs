@@ -158,13 +158,32 @@ pub fn sum_rows<T: Real>(a: &Tensor, b: &Tensor, f: impl Fn(T, T) -> f64 + Send 
                     let parts: Vec<f64> = a
                         .par_chunks(BLOCK)
                         .zip(b.par_chunks(BLOCK))
-                        .map(|(a, b)| a.iter().zip(b).map(|(&a, &b)| f(a, b)).sum())
+                        .map(|(a, b)| block_sum(a, b, &f))
                         .collect();
                     parts.iter().sum()
                 })
                 .collect()
         })
     })?
+}
+
+/// Σ f(a, b) over one block, in eight partial sums, so that no addition waits for the one before it.
+fn block_sum<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> f64) -> f64 {
+    const LANES: usize = 8;
+    let mut sums = [0.0; LANES];
+    let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
+    let rest: f64 = a.remainder().iter().zip(b.remainder()).map(|(&a, &b)| f(a, b)).sum();
+    for (a, b) in a.zip(b) {
+        for k in 0..LANES {
+            sums[k] += f(a[k], b[k]);
+        }
+    }
+    sums.iter().sum::<f64>() + rest
+}
+
+/// Per row, the inner product of two equal-shaped batches, in f64.
+pub fn dot_rows(a: &Tensor, b: &Tensor) -> Result<Vec<f64>> {
+    with_real!(a.dtype(), T => sum_rows::<T>(a, b, |a, b| a.wide() * b.wide()))
 }
 
 /// Per row, the squared distance between two equal-shaped batches, in f64.
@@ -178,10 +197,33 @@ pub fn combine(terms: &[(&[f64], &Tensor)]) -> Result<Tensor> {
     let Some((_, first)) = terms.first() else {
         return Err(Error::invalid("linear combination", "at least one term", "none"));
     };
-    with_real!(first.dtype(), T => combine_typed::<T>(first, terms))
+    with_real!(first.dtype(), T => Ok(combine_typed::<T, ()>(first, terms, |_, _| ())?.0))
 }
 
-fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result<Tensor> {
+/// [`combine`], and per row the f64 inner product of the result with a batch (with itself if there is none), in one pass.
+pub fn combine_dot(terms: &[(&[f64], &Tensor)], with: Option<&Tensor>) -> Result<(Tensor, Vec<f64>)> {
+    let Some((_, first)) = terms.first() else {
+        return Err(Error::invalid("linear combination", "at least one term", "none"));
+    };
+    let with = with.map(|t| t.to_dtype(first.dtype())).transpose()?;
+    check_rows("inner product", with.as_ref().unwrap_or(first), &first.dims()[1..])?;
+    let (out, parts) = with_real!(first.dtype(), T => match with {
+        None => combine_typed::<T, f64>(first, terms, |_, out| block_sum(out, out, |a, b| a.wide() * b.wide())),
+        Some(with) => with_slice(&with, |with: &[T]| {
+            combine_typed::<T, f64>(first, terms, |start, out| {
+                block_sum(&with[start..start + out.len()], out, |a, b| a.wide() * b.wide())
+            })
+        })?,
+    })?;
+    Ok((out, parts.iter().map(|blocks| blocks.iter().sum()).collect()))
+}
+
+/// The combination, and what `finish(position, values)` says of every block, row by row.
+fn combine_typed<T: Real, S: Send>(
+    first: &Tensor,
+    terms: &[(&[f64], &Tensor)],
+    finish: impl Fn(usize, &[T]) -> S + Send + Sync,
+) -> Result<(Tensor, Vec<Vec<S>>)> {
     let batch = check_rows("linear combination", first, &first.dims()[1..])?;
     let n = first.elem_count() / batch.max(1);
     let mut tensors = Vec::with_capacity(terms.len());
@@ -200,8 +242,9 @@ fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result
         slices.push(&storage.as_slice::<T>()?[layout.start_offset()..][..batch * n]);
     }
     let mut out = vec![T::default(); batch * n];
+    let mut finished = Vec::with_capacity(batch);
     for (i, row) in out.chunks_mut(n.max(1)).enumerate() {
-        row.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
+        let blocks = row.par_chunks_mut(BLOCK).enumerate().map(|(block, out)| {
             let start = i * n + block * BLOCK;
             let parts: Vec<(T, &[T])> = terms
                 .iter()
@@ -209,10 +252,12 @@ fn combine_typed<T: Real>(first: &Tensor, terms: &[(&[f64], &Tensor)]) -> Result
                 .map(|((c, _), slice)| (T::of(pick(c, i)), &slice[start..start + out.len()]))
                 .collect();
             add_terms(out, &parts);
+            finish(start, out)
         });
+        finished.push(blocks.collect());
     }
     drop(guards);
-    Ok(Tensor::from_vec(out, first.dims(), &Device::Cpu)?)
+    Ok((Tensor::from_vec(out, first.dims(), &Device::Cpu)?, finished))
 }
 
 /// out = Σ c · t, added from left to right. Up to four terms are summed before anything is stored, which saves a store and a
