@@ -57,7 +57,18 @@ impl State {
     #[must_use]
     pub fn start(x_t: Tensor) -> Self {
         let rows = x_t.dims()[0];
-        Self { level: 0, x_t, diverged: vec![false; rows], cost: Cost::default() }
+        Self { level: 0, x_t, diverged: vec![false; rows], cost: Cost::default(), memory: vec![] }
+    }
+
+    /// One of the tensors that a method carries along; a state saved by another method may lack it.
+    pub fn memory(&self, index: usize) -> Result<&Tensor> {
+        self.memory.get(index).ok_or_else(|| {
+            Error::invalid(
+                "saved state",
+                "what this method carries along",
+                format!("{} tensors", self.memory.len()),
+            )
+        })
     }
 
     /// Books a level after `x_t` was moved to the next one: counts, marks diverged chains, tells the observer.

@@ -17,6 +17,8 @@ pub struct State {
     pub diverged: Vec<bool>,
     /// Cost so far.
     pub cost: Cost,
+    /// What else a method carries from level to level (optimiser moments, dual variables, particles), rows first.
+    pub memory: Vec<Tensor>,
 }
 
 /// Work done, counted per row of the batch.

@@ -38,6 +38,21 @@ pub enum Need {
     ConjugateOperator,
     /// Vector-Jacobian products of the denoiser.
     DifferentiableDenoiser,
+    /// Fourier magnitudes, onto which a plane can be projected.
+    FourierMagnitudes,
+    /// A measurement that is the image made smaller by a whole factor.
+    SmallerImage,
+    /// Samples of shape `[channels, height, width]`.
+    Images,
+}
+
+/// By how much the measured image is smaller, where the measurement is an image of as many channels.
+#[must_use]
+pub fn shrink_factor(input: &[usize], output: &[usize]) -> Option<usize> {
+    let (&[c, h, w], &[oc, oh, ow]) =
+        (<&[usize; 3]>::try_from(input).ok()?, <&[usize; 3]>::try_from(output).ok()?);
+    let factor = h.checked_div(oh)?;
+    (factor > 1 && c == oc && (h, w) == (factor * oh, factor * ow)).then_some(factor)
 }
 
 impl Need {
@@ -52,6 +67,11 @@ impl Need {
             Self::ConjugateOperator => gaussian
                 .is_some_and(|g| g.operator().as_linear().is_some() || g.operator().as_pixelwise().is_some()),
             Self::DifferentiableDenoiser => task.model.as_differentiable().is_some(),
+            Self::FourierMagnitudes => gaussian.is_some_and(|g| g.operator().as_magnitudes().is_some()),
+            Self::SmallerImage => gaussian.is_some_and(|g| {
+                shrink_factor(g.operator().input_shape(), g.operator().output_shape()).is_some()
+            }),
+            Self::Images => task.model.shape().len() == 3,
         }
     }
 
@@ -64,6 +84,9 @@ impl Need {
             Self::SpectralOperator => "a singular value decomposition",
             Self::ConjugateOperator => "a linear or pixelwise operator",
             Self::DifferentiableDenoiser => "a differentiable prior",
+            Self::FourierMagnitudes => "Fourier magnitudes",
+            Self::SmallerImage => "a measured image that is smaller by a whole factor",
+            Self::Images => "samples with channels, height and width",
         }
     }
 }
@@ -104,7 +127,7 @@ pub trait Method: Send + Sync {
         for need in self.needs() {
             if !need.met_by(task) {
                 let whom = match need {
-                    Need::DifferentiableDenoiser => "this prior",
+                    Need::DifferentiableDenoiser | Need::Images => "this prior",
                     _ => task.likelihood.name(),
                 };
                 return Err(Error::missing(self.info().name, need.words(), whom));

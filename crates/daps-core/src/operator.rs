@@ -52,6 +52,11 @@ pub trait Operator: Send + Sync {
         None
     }
 
+    /// Fourier magnitudes, onto which a plane can be projected.
+    fn as_magnitudes(&self) -> Option<&dyn Magnitudes> {
+        None
+    }
+
     /// The same piecewise-linear function at every value.
     fn as_pixelwise(&self) -> Option<&dyn Pixelwise> {
         None
@@ -123,4 +128,17 @@ pub struct Piece {
 pub trait Pixelwise: Operator {
     /// The pieces from left to right; they cover the line.
     fn pieces(&self) -> &[Piece];
+}
+
+/// The power of phase retrieval: A(x) = |F g|, where g is x, shifted to [0, 1], within a larger plane of zeros of the
+/// measurement's shape, and F keeps lengths.
+pub trait Magnitudes: Operator {
+    /// g from x.
+    fn embed(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// x from g; what lies outside the image is dropped.
+    fn crop(&self, g: &Tensor) -> Result<Tensor>;
+
+    /// The plane nearest to g whose Fourier magnitudes are y (below zero counts as zero).
+    fn project(&self, g: &Tensor, y: &Tensor) -> Result<Tensor>;
 }

@@ -58,11 +58,40 @@ pub enum ScheduleRule {
         #[serde(default = "default_min")]
         min: f64,
     },
+    /// The levels of DDPM's linear β schedule (1e-4 to 0.02 in 1000 steps) at `levels` evenly spaced time steps, then 0:
+    /// σ² = (1 - ᾱ)/ᾱ, which is what x/√ᾱ holds where a variance-preserving method holds x.
+    Ddpm {
+        /// Levels above zero.
+        levels: usize,
+        /// The first, noisiest time step.
+        #[serde(default = "default_first")]
+        first: usize,
+        /// The last one.
+        #[serde(default)]
+        last: usize,
+    },
     /// The levels themselves, in any order, ending at 0; they may rise again on the way.
     Levels {
         /// All levels, the last one 0.
         sigmas: Vec<f64>,
     },
+}
+
+/// Time steps of DDPM's schedule.
+const DDPM_STEPS: usize = 1000;
+
+fn default_first() -> usize {
+    DDPM_STEPS - 1
+}
+
+/// σ at every time step of DDPM's linear β schedule.
+fn ddpm_sigmas() -> Vec<f64> {
+    let (from, to, last) = (1e-4, 0.02, (DDPM_STEPS - 1) as f64);
+    let kept = (0..DDPM_STEPS).scan(1.0, |kept, t| {
+        *kept *= 1.0 - (from + (to - from) * t as f64 / last);
+        Some(*kept)
+    });
+    kept.map(|kept: f64| ((1.0 - kept) / kept).sqrt()).collect()
 }
 
 fn default_max() -> f64 {
@@ -133,6 +162,19 @@ impl Schedule {
                 check(levels, max, min)?;
                 let last = levels.saturating_sub(1).max(1) as f64;
                 (0..levels).map(|i| max * (min / max).powf(i as f64 / last)).collect()
+            }
+            ScheduleRule::Ddpm { levels, first, last } => {
+                check(levels, 1.0, 1.0)?;
+                if first >= DDPM_STEPS || last > first || levels > first - last + 1 {
+                    return Err(Error::invalid(
+                        "schedule",
+                        format!("distinct time steps with last <= first < {DDPM_STEPS}"),
+                        format!("{levels} from {first} to {last}"),
+                    ));
+                }
+                let (sigmas, span) = (ddpm_sigmas(), (first - last) as f64);
+                let at = |i: usize| first as f64 - span * i as f64 / (levels.max(2) - 1) as f64;
+                (0..levels).map(|i| sigmas[at(i).round() as usize]).collect()
             }
             ScheduleRule::Levels { ref sigmas } => return Self::from_levels(sigmas.clone()),
         };
@@ -212,6 +254,20 @@ mod tests {
         assert!(cut.sigmas()[4] > 0.1);
         let g = Schedule::new(&ScheduleRule::Geometric { levels: 3, max: 4.0, min: 1.0 }).unwrap();
         assert!((g.sigmas()[1] - 2.0).abs() < 1e-12);
+    }
+
+    /// β_t is known: σ_0² = 1e-4/(1 - 1e-4), and the last ᾱ of the schedule is 4.04e-5 (σ = 157.4).
+    #[test]
+    fn ddpm_levels_are_those_of_its_linear_schedule() {
+        let s = Schedule::new(&ScheduleRule::Ddpm { levels: 20, first: 950, last: 0 }).unwrap();
+        assert_eq!(s.len(), 20);
+        assert!((s.sigmas()[19] - (1e-4f64 / (1.0 - 1e-4)).sqrt()).abs() < 1e-15);
+        let all = Schedule::new(&ScheduleRule::Ddpm { levels: 1000, first: 999, last: 0 }).unwrap();
+        assert!((all.start() - 157.4).abs() < 0.1, "{}", all.start());
+        assert!((1..20).all(|i| s.sigmas()[i] == all.sigmas()[49 + 50 * i]));
+        for (levels, first, last) in [(0, 999, 0), (5, 1000, 0), (5, 3, 0), (2, 0, 1)] {
+            assert!(Schedule::new(&ScheduleRule::Ddpm { levels, first, last }).is_err());
+        }
     }
 
     #[test]

@@ -1,11 +1,44 @@
 //! DAPS as a method, its kernels and its rivals: one small file each, and the registries that list them.
 
+mod bicubic;
 mod daps;
+mod dcdp;
+mod ddnm;
+mod ddrm;
+mod diffpir;
+mod dpnp;
 mod dps;
+mod fps_smc;
+mod hio;
 pub mod kernel;
+mod modes;
+mod parameter;
+mod pnp_dm;
 mod preset;
+mod pseudo_inverse;
+mod red_diff;
 pub mod registry;
+mod reverse;
+mod split;
+mod variation;
+mod walk;
+mod wiener;
 
+pub use bicubic::Bicubic;
 pub use daps::Daps;
+pub use dcdp::Dcdp;
+pub use ddnm::Ddnm;
+pub use ddrm::Ddrm;
+pub use diffpir::DiffPir;
+pub use dpnp::Dpnp;
 pub use dps::{Dps, Dynamics, Guidance};
+pub use fps_smc::FpsSmc;
+pub use hio::Hio;
+pub use parameter::{Parameter, Scale};
+pub use pnp_dm::PnpDm;
 pub use preset::{BUDGETS, Budget, PRESETS, Preset, PresetInfo, TASKS, TaskSettings};
+pub use pseudo_inverse::PseudoInverse;
+pub use red_diff::RedDiff;
+pub use reverse::Reverse;
+pub use variation::{Harmonic, Tv};
+pub use wiener::Wiener;

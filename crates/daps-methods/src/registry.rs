@@ -1,11 +1,16 @@
 //! The list of methods, and how one is built from a configuration table.
+//!
+//! Not here yet: PSLD and ReSample, which come with latent priors; ScoreMRI and CSGM, which come with trained MRI priors.
 
 use std::sync::Arc;
 
 use daps_core::{Error, Method, Result};
 use toml::Table;
 
-use crate::{Daps, Dps};
+use crate::{
+    Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, FpsSmc, Harmonic, Hio, Parameter, PnpDm,
+    PseudoInverse, RedDiff, Tv, Wiener,
+};
 
 /// An entry of the registry.
 pub struct Entry {
@@ -15,6 +20,24 @@ pub struct Entry {
     pub build: fn(&Table, task: &str) -> Result<Arc<dyn Method>>,
     /// A complete configuration that works, for documentation and tests.
     pub example: &'static str,
+    /// What a search may tune.
+    pub parameters: &'static [Parameter],
+}
+
+/// An entry for a method whose settings are a table with defaults.
+macro_rules! entry {
+    ($name:literal, $method:ty, $example:literal, [$($parameter:expr),*]) => {
+        Entry {
+            name: $name,
+            build: |table, _| {
+                let method: $method = read($name, table)?;
+                method.check_settings()?;
+                Ok(Arc::new(method))
+            },
+            example: $example,
+            parameters: &[$($parameter),*],
+        }
+    };
 }
 
 /// All methods.
@@ -27,20 +50,144 @@ preset = "paper"
 budget = "100"
 kernel = "langevin"
 "#,
+        parameters: &[Parameter::log("beta", 0.01, 0.002, 0.2)],
     },
-    Entry {
-        name: "dps",
-        build: |table, _| {
-            let dps: Dps = read("dps", table)?;
-            dps.check_settings()?;
-            Ok(Arc::new(dps))
-        },
-        example: r#"
+    entry!(
+        "dps",
+        Dps,
+        r#"
 schedule = { rule = "poly", levels = 100, max = 100.0, min = 0.01 }
 dynamics = "sde"
 guidance = { norm = { zeta = 1.0 } }
 "#,
-    },
+        [Parameter::log("guidance.norm.zeta", 1.0, 0.03, 10.0)]
+    ),
+    entry!(
+        "ddrm",
+        Ddrm,
+        r#"
+schedule = { rule = "ddpm", levels = 20, first = 950 }
+eta = 0.85
+eta_b = 1.0
+"#,
+        [Parameter::linear("eta", 0.85, 0.0, 1.0), Parameter::linear("eta_b", 1.0, 0.0, 1.0)]
+    ),
+    entry!(
+        "ddnm",
+        Ddnm,
+        r#"
+schedule = { rule = "ddpm", levels = 100, first = 990 }
+eta = 0.85
+"#,
+        [Parameter::linear("eta", 0.85, 0.0, 1.0)]
+    ),
+    entry!(
+        "diffpir",
+        DiffPir,
+        r#"
+schedule = { rule = "ddpm", levels = 100 }
+lambda = 1.0
+zeta = 0.1
+"#,
+        [Parameter::log("lambda", 1.0, 0.1, 30.0), Parameter::linear("zeta", 0.1, 0.0, 1.0)]
+    ),
+    entry!(
+        "red_diff",
+        RedDiff,
+        r#"
+schedule = { rule = "ddpm", levels = 1000 }
+lambda = 0.25
+rate = 0.5
+"#,
+        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::log("rate", 0.5, 0.005, 1.0)]
+    ),
+    entry!(
+        "dcdp",
+        Dcdp,
+        r#"
+schedule = { rule = "ddpm", levels = 10, first = 399 }
+steps = 100
+rate = 0.01
+momentum = 0.9
+ode = { steps = 20 }
+"#,
+        [Parameter::log("rate", 0.01, 0.0003, 0.3), Parameter::linear("momentum", 0.9, 0.0, 0.95)]
+    ),
+    entry!(
+        "fps_smc",
+        FpsSmc,
+        r#"
+schedule = { rule = "ddpm", levels = 1000 }
+particles = 20
+"#,
+        []
+    ),
+    entry!(
+        "dpnp",
+        Dpnp,
+        r#"
+iterations = 60
+hold = 10
+eta = 3.0
+eta_min = 0.1
+reverse = { steps = 100 }
+"#,
+        [Parameter::log("eta", 3.0, 0.3, 30.0), Parameter::log("eta_min", 0.1, 0.02, 0.5)]
+    ),
+    entry!(
+        "pnp_dm",
+        PnpDm,
+        r#"
+iterations = 100
+rho = 10.0
+decay = 0.9
+rho_min = 0.3
+reverse = { steps = 100 }
+"#,
+        [
+            Parameter::log("rho", 10.0, 1.0, 30.0),
+            Parameter::linear("decay", 0.9, 0.8, 0.98),
+            Parameter::log("rho_min", 0.3, 0.02, 0.5)
+        ]
+    ),
+    entry!(
+        "hio",
+        Hio,
+        r#"
+iterations = 1000
+feedback = 0.9
+"#,
+        [Parameter::linear("feedback", 0.9, 0.5, 1.0)]
+    ),
+    entry!("pseudo_inverse", PseudoInverse, "cutoff = 0.01", [Parameter::log("cutoff", 0.01, 1e-4, 1.0)]),
+    entry!(
+        "wiener",
+        Wiener,
+        r#"
+mean = 0.0
+std = 0.5
+"#,
+        [Parameter::linear("mean", 0.0, -0.5, 0.5), Parameter::log("std", 0.5, 0.05, 2.0)]
+    ),
+    entry!(
+        "tv",
+        Tv,
+        r#"
+lambda = 10.0
+iterations = 500
+"#,
+        [Parameter::log("lambda", 10.0, 0.5, 200.0)]
+    ),
+    entry!(
+        "harmonic",
+        Harmonic,
+        r#"
+gamma = 0.1
+iterations = 500
+"#,
+        [Parameter::log("gamma", 0.1, 0.005, 1.0)]
+    ),
+    entry!("bicubic", Bicubic, "", []),
 ];
 
 /// Builds a method from its name and settings.
@@ -123,6 +270,48 @@ mod tests {
             assert_eq!(info.name, entry.name);
             assert!(!info.summary.is_empty() && info.paper.contains("20"), "{info:?}");
             assert!(method.levels() > 0);
+        }
+    }
+
+    /// What a search would do: every declared parameter is read from where it says it is, over its whole range.
+    #[test]
+    fn declared_parameters_are_settings_with_these_defaults() {
+        for entry in METHODS {
+            for parameter in entry.parameters {
+                let (low, high) = parameter.range;
+                assert!(
+                    low < high && (low..=high).contains(&parameter.default),
+                    "{}.{}",
+                    entry.name,
+                    parameter.name
+                );
+                assert!(
+                    (parameter.at(0.0) - low).abs() < 1e-12 && (parameter.at(1.0) - high).abs() < 1e-9 * high
+                );
+                for value in [low, parameter.default, high, parameter.at(0.5)] {
+                    let mut table: Table = entry.example.parse().unwrap();
+                    parameter.set(&mut table, value);
+                    assert!(
+                        (entry.build)(&table, "super_resolution").is_ok(),
+                        "{}.{}",
+                        entry.name,
+                        parameter.name
+                    );
+                }
+                // An example spells defaults out, so a parameter in it must agree.
+                let table: Table = entry.example.parse().unwrap();
+                let spelled =
+                    parameter.name.split('.').try_fold(&toml::Value::Table(table), |v, k| v.get(k)).cloned();
+                if let Some(value) = spelled {
+                    assert_eq!(
+                        value.as_float(),
+                        Some(parameter.default),
+                        "{}.{}",
+                        entry.name,
+                        parameter.name
+                    );
+                }
+            }
         }
     }
 

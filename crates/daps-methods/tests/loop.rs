@@ -11,7 +11,10 @@ use daps_core::{
     OdeSteps, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State, Task,
 };
 use daps_methods::kernel::{Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Way};
-use daps_methods::{Daps, Dps, Dynamics, Guidance, Preset};
+use daps_methods::{
+    Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, FpsSmc, Guidance, Harmonic, Hio, PnpDm, Preset,
+    RedDiff, Reverse, Tv,
+};
 use daps_operators::{Inpainting, PhaseRetrieval, SuperResolution, random_mask};
 use daps_priors::GaussianMixture;
 
@@ -125,6 +128,33 @@ fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
         let schedule = schedule.clone();
         all.push(("draws", Arc::new(Daps { beta: None, schedule, estimate: draws, kernel: exact })));
     }
+    all.extend(rivals(phase, &schedule));
+    all
+}
+
+/// The other methods of at least five levels.
+fn rivals(phase: bool, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Method>)> {
+    let schedule = || levels.clone();
+    let reverse = Reverse { steps: 6, ..Reverse::default() };
+    let dcdp = Dcdp { schedule: schedule(), steps: 3, ode: Ode::paper(3), ..Dcdp::default() };
+    let mala = KernelConfig::Mala(Mala { steps: 3, warmup: 2, c: 1.0 });
+    let dpnp = Dpnp { iterations: 5, hold: 1, reverse, nonlinear: mala.clone(), ..Dpnp::default() };
+    let mut all: Vec<(&'static str, Arc<dyn Method>)> = vec![
+        ("red_diff", Arc::new(RedDiff { schedule: schedule(), ..RedDiff::default() })),
+        ("dcdp", Arc::new(dcdp)),
+        ("dpnp", Arc::new(dpnp)),
+        ("pnp_dm", Arc::new(PnpDm { iterations: 5, reverse, nonlinear: mala, ..PnpDm::default() })),
+    ];
+    if phase {
+        all.push(("hio", Arc::new(Hio { iterations: 5, ..Hio::default() })));
+    } else {
+        all.push(("ddrm", Arc::new(Ddrm { schedule: schedule(), ..Ddrm::default() })));
+        all.push(("ddnm", Arc::new(Ddnm { schedule: schedule(), ..Ddnm::default() })));
+        all.push(("diffpir", Arc::new(DiffPir { schedule: schedule(), ..DiffPir::default() })));
+        all.push(("fps_smc", Arc::new(FpsSmc { schedule: schedule(), particles: 3 })));
+        all.push(("tv", Arc::new(Tv { iterations: 5, ..Tv::default() })));
+        all.push(("harmonic", Arc::new(Harmonic { iterations: 5, ..Harmonic::default() })));
+    }
     all
 }
 
@@ -197,6 +227,12 @@ fn unfit_pairs_are_refused_in_one_sentence_before_any_work() {
     assert_eq!(replay, "daps needs a singular value decomposition; phase_retrieval has none");
     let exact = sentence(&daps(KernelConfig::Exact(Exact::default())));
     assert_eq!(exact, "daps needs a linear or pixelwise operator; phase_retrieval has none");
+    let ddrm = sentence(&Ddrm::default());
+    assert_eq!(ddrm, "ddrm needs a singular value decomposition; phase_retrieval has none");
+    assert_eq!(sentence(&DiffPir::default()), "diffpir needs a linear operator; phase_retrieval has none");
+    let (task, noise) = Setup::new(false).task(&[0]);
+    let hio = Hio::default().sample(&task, &noise, None, &mut ()).unwrap_err().to_string();
+    assert_eq!(hio, "hio needs Fourier magnitudes; inpaint has none");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::{Real, map_rows, zip_rows};
-use daps_core::{Differentiable, Error, Operator, Result, with_real};
+use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, with_real};
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
 
@@ -109,6 +109,68 @@ impl Operator for PhaseRetrieval {
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
         Some(self)
     }
+
+    fn as_magnitudes(&self) -> Option<&dyn Magnitudes> {
+        Some(self)
+    }
+}
+
+/// The image lies in the plane's first rows and columns: where it lies changes phases only.
+impl Magnitudes for PhaseRetrieval {
+    fn embed(&self, x: &Tensor) -> Result<Tensor> {
+        let (&[_, h, w], &[_, ih, iw]) = (&self.output[..], &self.input[..]) else {
+            unreachable!("checked when built")
+        };
+        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.output, |_, x, out| {
+            for (x, out) in x.chunks(ih * iw).zip(out.chunks_mut(h * w)) {
+                for (x, out) in x.chunks(iw).zip(out.chunks_mut(w)) {
+                    out.iter_mut().zip(x).for_each(|(o, &x)| *o = T::of(0.5) * x + T::of(0.5));
+                }
+            }
+        }))
+    }
+
+    fn crop(&self, g: &Tensor) -> Result<Tensor> {
+        let (&[_, h, w], &[_, ih, iw]) = (&self.output[..], &self.input[..]) else {
+            unreachable!("checked when built")
+        };
+        with_real!(g.dtype(), T => map_rows::<T>(self.name(), g, &self.output, &self.input, |_, g, out| {
+            for (g, out) in g.chunks(h * w).zip(out.chunks_mut(ih * iw)) {
+                for (g, out) in g.chunks(w).zip(out.chunks_mut(iw)) {
+                    out.iter_mut().zip(g).for_each(|(o, &g)| *o = T::of(2.0) * g - T::of(1.0));
+                }
+            }
+        }))
+    }
+
+    fn project(&self, g: &Tensor, y: &Tensor) -> Result<Tensor> {
+        let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
+        let (plane, y) = ((g, self.output_shape()), (y, self.output_shape()));
+        with_real!(g.dtype(), T => zip_rows::<T>(self.name(), plane, y, &self.output, |_, g, y, out| {
+            out.par_chunks_mut(h * w).zip(g.par_chunks(h * w)).zip(y.par_chunks(h * w)).for_each(|((out, g), y)| {
+                let fft = T::fft(&self.plans);
+                let mut spectrum = fft.forward(0..h, |i, row| row.copy_from_slice(&g[i * w..(i + 1) * w]));
+                // A real plane has equal magnitudes at k and -k, so the nearest one takes the mean of the two. The
+                // transforms are not normalised: one of them carries the factor of both.
+                let scale = T::of(0.5) * self.scale::<T>();
+                let positive = |v: T| if v > T::default() { v } else { T::default() };
+                spectrum.par_chunks_mut(h).enumerate().for_each(|(kx, column)| {
+                    let (here, there) = (centered(kx, w), centered((w - kx) % w, w));
+                    for (ky, z) in column.iter_mut().enumerate() {
+                        let (row, minus) = (centered(ky, h), centered((h - ky) % h, h));
+                        let target = scale * (positive(y[row * w + here]) + positive(y[minus * w + there]));
+                        let length = magnitude(*z);
+                        *z = if length > T::default() {
+                            Complex::new(z.re * target / length, z.im * target / length)
+                        } else {
+                            Complex::new(target, T::default())
+                        };
+                    }
+                });
+                fft.inverse(&mut spectrum, h, out, |_, row, out| out.copy_from_slice(&row[..w]));
+            });
+        }))
+    }
 }
 
 impl Differentiable for PhaseRetrieval {
@@ -159,6 +221,26 @@ mod tests {
             let expected = if i == 2 * 6 + 3 { 24f64.sqrt() } else { 0.0 };
             assert!((v - expected).abs() < 1e-12, "{i}: {v}");
         }
+    }
+
+    #[test]
+    fn projections_have_the_measured_magnitudes_and_keep_a_plane_that_has_them() {
+        let op = PhaseRetrieval::new(&[1, 4, 6], 4.0).unwrap();
+        let values = |n: usize, f: f64| (0..n).map(|i| (i as f64 * f).sin() * 0.8).collect::<Vec<f64>>();
+        let x = Tensor::from_vec(values(24, 0.7), (1, 1, 4, 6), &Device::Cpu).unwrap();
+        let other = Tensor::from_vec(values(24, 1.3), (1, 1, 4, 6), &Device::Cpu).unwrap();
+        let y = op.apply(&x).unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            let (a, b) = (daps_core::real::to_f64(a).unwrap(), daps_core::real::to_f64(b).unwrap());
+            a.iter().zip(&b).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{a} vs {b}"));
+        };
+        let g = op.embed(&x).unwrap();
+        close(&op.crop(&g).unwrap(), &x);
+        close(&op.project(&g, &y).unwrap(), &g);
+        // The projection of another plane lives on the whole plane: an operator without padding measures it.
+        let whole = PhaseRetrieval::new(&op.output, 0.0).unwrap();
+        let projected = op.project(&op.embed(&other).unwrap(), &y).unwrap();
+        close(&whole.apply(&whole.crop(&projected).unwrap()).unwrap(), &y);
     }
 
     #[test]

@@ -257,7 +257,8 @@ impl<'a> Record<'a> {
         self.cost = Cost { nfe: mark.done_cost.0, operator_calls: mark.done_cost.1 };
         if let Some(x_t) = tensors.remove("x_t") {
             let cost = Cost { nfe: mark.cost.0, operator_calls: mark.cost.1 };
-            self.state = Some(State { level: mark.level, x_t, diverged: mark.diverged, cost });
+            let memory = (0..).map_while(|i| tensors.remove(&format!("memory.{i}"))).collect();
+            self.state = Some(State { level: mark.level, x_t, diverged: mark.diverged, cost, memory });
         }
         let kept = self.batch * self.run.method.levels() + mark.level;
         let trace = files::read_text(&self.directory.path.join("trace.jsonl"))?;
@@ -305,6 +306,9 @@ impl<'a> Record<'a> {
         let mut tensors = vec![];
         tensors.extend(done.as_ref().map(|d| ("done", d)));
         tensors.extend(state.map(|s| ("x_t", &s.x_t)));
+        let names: Vec<String> =
+            (0..state.map_or(0, |s| s.memory.len())).map(|i| format!("memory.{i}")).collect();
+        tensors.extend(names.iter().map(String::as_str).zip(state.iter().flat_map(|s| &s.memory)));
         files::write_tensors(&path.join(CHECKPOINT), &tensors, HashMap::from([("mark".into(), mark)]))?;
         self.last = Instant::now();
         Ok(())

@@ -8,6 +8,7 @@ mod spectral;
 mod weighted;
 
 use daps_core::candle::Tensor;
+use daps_core::real::batched;
 use daps_core::{Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Noise, Result, Step};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,31 @@ impl Exact {
             return Err(Error::invalid("exact.max_iterations", "at least 1", 0));
         }
         Ok(self.clone())
+    }
+
+    /// The mean of N(mean, variance) given y through a linear operator: the draw with all its noise set to zero. It is
+    /// the minimiser of ‖Ax - y‖²/(2β²) + ‖x - mean‖²/(2 variance), the proximal point of the likelihood.
+    pub fn mean(
+        &self,
+        mean: &Tensor,
+        variance: &[f64],
+        likelihood: &Gaussian,
+        step: &Step,
+    ) -> Result<(Tensor, ChainInfo)> {
+        let operator = likelihood.operator();
+        if operator.as_linear().is_none() {
+            return Err(Error::missing("a proximal step", "a linear operator", operator.name()));
+        }
+        let spectral =
+            operator.as_spectral().filter(|_| likelihood.beta_rows().is_some() && self.way == Way::Auto);
+        let perturbation = match spectral {
+            Some(spectral) => vec![spectral.singular()[0].len()],
+            None => operator.output_shape().to_vec(),
+        };
+        let rows = mean.dims()[0];
+        let zeros = Tensor::zeros(batched(rows, &perturbation), mean.dtype(), mean.device())?;
+        let silence = Noise::scripted(rows, [mean.zeros_like()?, zeros]);
+        self.draw_gaussian(mean, &Covariance::Scalar(variance.to_vec()), likelihood, &silence, step)
     }
 
     fn draw_gaussian(

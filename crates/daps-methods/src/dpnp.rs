@@ -1,0 +1,103 @@
+//! DPnP: a proximal consistency sampler alternates with a denoising diffusion sampler, at a coupling η_k that is annealed.
+//!
+//! Paper: Xu, Chi, "Provably Robust Score-Based Diffusion Posterior Sampling for Plug-and-Play Image Reconstruction",
+//! NeurIPS 2024, Algorithm 1: x_{k+½} ~ p(y | x) exp(-‖x - x_k‖²/(2η_k²)), exactly where A is linear and by
+//! Metropolis-adjusted Langevin otherwise; x_{k+1} ~ p(x) exp(-‖x - x_{k+½}‖²/(2η_k²)), by the stochastic sampler
+//! ("DDS-DDPM"), which is reverse diffusion from x_{k+½} taken as a state of level η_k.
+//!
+//! The paper asks for η_k that decreases to a small value and gives no one schedule for all tasks: here it is held at η_0 for
+//! `hold` iterations and then falls geometrically to η_min. Deviations: the deterministic sampler ("DDS-DDIM") is left out.
+
+use daps_core::{Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, State, Task};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{KernelConfig, Mala};
+use crate::walk::check_positive;
+use crate::{Reverse, split};
+
+/// Settings of DPnP.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dpnp {
+    /// Iterations.
+    pub iterations: usize,
+    /// Iterations at η_0 before it falls.
+    pub hold: usize,
+    /// η_0.
+    pub eta: f64,
+    /// η of the last iteration.
+    pub eta_min: f64,
+    /// The denoising diffusion sampler.
+    pub reverse: Reverse,
+    /// How the consistency step is drawn where the operator is neither linear nor pixelwise.
+    pub nonlinear: KernelConfig,
+}
+
+impl Default for Dpnp {
+    fn default() -> Self {
+        Self {
+            iterations: 60,
+            hold: 10,
+            eta: 3.0,
+            eta_min: 0.1,
+            reverse: Reverse::default(),
+            nonlinear: KernelConfig::Mala(Mala::default()),
+        }
+    }
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "dpnp",
+    summary: "a proximal consistency sampler alternates with a denoising diffusion sampler, their coupling annealed",
+    paper: "Xu and Chi, Provably Robust Score-Based Diffusion Posterior Sampling for Plug-and-Play Image Reconstruction, NeurIPS 2024",
+};
+
+impl Dpnp {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        check_positive("dpnp.eta", self.eta)?;
+        check_positive("dpnp.eta_min", self.eta_min)?;
+        self.reverse.check("dpnp")?;
+        self.nonlinear.build()?;
+        if self.hold >= self.iterations {
+            let expected = format!("more than hold ({})", self.hold);
+            return Err(Error::invalid("dpnp.iterations", expected, self.iterations));
+        }
+        Ok(())
+    }
+
+    fn schedule(&self) -> Result<Schedule> {
+        let falls = (self.iterations - self.hold).max(2) - 1;
+        let eta = |k: usize| {
+            let t = k.saturating_sub(self.hold) as f64 / falls as f64;
+            self.eta * (self.eta_min / self.eta).powf(t)
+        };
+        Schedule::from_levels((0..self.iterations).map(eta).chain([0.0]).collect())
+    }
+}
+
+impl Method for Dpnp {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::SmoothLikelihood]
+    }
+
+    fn levels(&self) -> usize {
+        self.iterations
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        split::run(&self.schedule()?, &self.reverse, &self.nonlinear, task, noise, from, observer)
+    }
+}

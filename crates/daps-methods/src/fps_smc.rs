@@ -1,0 +1,157 @@
+//! FPS-SMC: filtering along the reverse diffusion with a noised copy of the measurement at every level, by particles.
+//!
+//! Paper: Dou, Song, "Diffusion Posterior Sampling for Linear Inverse Problem Solving: A Filtering Perspective", ICLR 2024,
+//! Algorithms 1 and 2. The measurement is diffused with the noise of x seen through A, y_σ = y + σ A n, a chain drawn
+//! backwards from its first level; p(y_σ | x_σ) = N(A x_σ, β²). From particles at σ, ancestors are resampled with weights
+//! p(y_σ' | x_σ) = N(A μ, β² + v AAᵀ), and each moves by the exact draw of N(μ, v) N(y_σ'; A x, β²), where N(μ, v) is the
+//! ancestral step to σ'. One particle is kept at the end.
+//!
+//! Dividing their variance-preserving chain by √ᾱ gives these lines: c_k²σ_y² becomes β². Defaults: M = 20 particles, 1000
+//! levels of DDPM's schedule. Deviations: ancestors are chosen before they move, which has the same law with less noise.
+
+use std::sync::Arc;
+
+use daps_core::candle::{Device, Tensor};
+use daps_core::mixture::choose;
+use daps_core::real::{batched, combine, pick, to_f64};
+use daps_core::{
+    Address, Error, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule,
+    ScheduleRule, Sigma, State, Task, open01,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::modes;
+use crate::reverse::bridge;
+use crate::walk::{Level, gaussian, one_beta, walk};
+
+/// Settings of FPS-SMC.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FpsSmc {
+    /// Noise levels.
+    pub schedule: ScheduleRule,
+    /// M, particles per sample.
+    pub particles: usize,
+}
+
+impl Default for FpsSmc {
+    fn default() -> Self {
+        Self { schedule: ScheduleRule::Ddpm { levels: 1000, first: 999, last: 0 }, particles: 20 }
+    }
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "fps_smc",
+    summary: "particles filtered along the reverse diffusion against a noised copy of the measurement at every level",
+    paper: "Dou and Song, Diffusion Posterior Sampling for Linear Inverse Problem Solving: A Filtering Perspective, ICLR 2024",
+};
+
+impl FpsSmc {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        Schedule::new(&self.schedule)?;
+        match self.particles {
+            0 => Err(Error::invalid("fps_smc.particles", "at least 1", 0)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `[rows, …]` with every row `count` times: `[rows · count, …]`.
+fn repeat(t: &Tensor, count: usize) -> Result<Tensor> {
+    let (rows, rest) = (t.dims()[0], &t.dims()[1..]);
+    let wide = t.unsqueeze(1)?.broadcast_as(batched(rows, &batched(count, rest)))?.contiguous()?;
+    Ok(wide.reshape(batched(rows * count, rest))?)
+}
+
+impl Method for FpsSmc {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::SpectralOperator]
+    }
+
+    fn levels(&self) -> usize {
+        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        let (schedule, count, rows) = (Schedule::new(&self.schedule)?, self.particles, noise.len());
+        let (model, likelihood) = (&*task.model, gaussian("fps_smc", task)?);
+        let (single, beta) = (modes::spectral("fps_smc", likelihood)?, one_beta("fps_smc", likelihood)?);
+        let each: Vec<usize> = (0..rows * count).map(|i| i / count).collect();
+        let crowd = Arc::clone(likelihood.operator()).select(&each)?;
+        let Some(operator) = crowd.as_spectral() else {
+            return Err(Error::missing("fps_smc", "a singular value decomposition", crowd.name()));
+        };
+        let (shape, dtype) = (model.shape(), model.dtype());
+        let (flat, grouped) = (batched(rows * count, shape), batched(rows, &batched(count, shape)));
+        let y = likelihood.y().to_dtype(dtype)?;
+        let crowd_noise = |at: Address, shape: &[usize]| -> Result<Tensor> {
+            Ok(noise.normal(at, &batched(count, shape), dtype)?.reshape(batched(rows * count, shape))?)
+        };
+        // A n for the measurement's own noise at a level.
+        let seen = |at: Address| single.apply(&noise.normal(at, shape, dtype)?);
+        let first = |particles: &Tensor| -> Result<Tensor> {
+            Ok(particles.reshape(grouped.as_slice())?.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?)
+        };
+        let start = || {
+            let z = crowd_noise(Address::new(0, Purpose::Init, 0), shape)?;
+            let particles = combine(&[(&[schedule.start()], &z)])?;
+            let drift = combine(&[(&[schedule.start()], &seen(Address::new(0, Purpose::Init, 1))?)])?;
+            let mut state = State::start(first(&particles)?);
+            state.memory = vec![particles.reshape(grouped.as_slice())?, drift];
+            Ok(state)
+        };
+        walk(&schedule, from, observer, start, |state, step| {
+            let (keep, spread) = bridge(step.sigma, step.next);
+            let at = |purpose| Address::new(step.index, purpose, 0);
+            // The measurement at the next level.
+            let drift =
+                combine(&[(&[keep], state.memory(1)?), (&[spread], &seen(at(Purpose::Measurement))?)])?;
+            let y = repeat(&single.u_t(&combine(&[(&[1.0], &y), (&[1.0], &drift)])?)?, count)?;
+            // The ancestral step of every particle, and how well each foresees that measurement.
+            let x = state.memory(0)?.reshape(flat.as_slice())?;
+            let x0 = model.denoise(&x, &Sigma::Same(step.sigma))?;
+            let mean = combine(&[(&[keep], &x), (&[1.0 - keep], &x0)])?;
+            let beta_of = |i: usize| pick(beta, i / count);
+            let surprise = modes::map(operator, [&operator.v_t(&mean)?, &y], |i, s, [c, y]| match s {
+                0.0 => 0.0,
+                _ => -0.5 * (y - s * c).powi(2) / (beta_of(i).powi(2) + (spread * s).powi(2)),
+            })?;
+            let modes_each = surprise.dims()[1];
+            let weights: Vec<f64> =
+                to_f64(&surprise)?.chunks(modes_each).map(|row| row.iter().sum()).collect();
+            let mut ancestors = Vec::with_capacity(rows * count);
+            for (row, weights) in weights.chunks(count).enumerate() {
+                let mut rng = noise.stream(row, at(Purpose::Choice));
+                for _ in 0..count {
+                    ancestors.push((row * count + choose(weights, open01(&mut rng))) as u32);
+                }
+            }
+            let ancestors = Tensor::new(ancestors, &Device::Cpu)?;
+            // The exact draw given that measurement (Matheron's rule, mode by mode).
+            let z = crowd_noise(at(Purpose::Kernel), shape)?;
+            let drawn = combine(&[(&[1.0], &mean.index_select(&ancestors, 0)?), (&[spread], &z)])?;
+            let e = crowd_noise(at(Purpose::Perturbation), &[modes_each])?;
+            let change = modes::map(operator, [&operator.v_t(&drawn)?, &y, &e], |i, s, [c, y, e]| {
+                let (v, b) = (spread * spread, beta_of(i));
+                v * s / (v * s * s + b * b) * (y - b * e - s * c)
+            })?;
+            let moved = combine(&[(&[1.0], &drawn), (&[1.0], &operator.v(&change)?)])?;
+            state.x_t = first(&moved)?;
+            state.memory = vec![moved.reshape(grouped.as_slice())?, drift];
+            Ok(Level::new(first(&x0)?, state.x_t.clone(), count, 4 * count))
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! The pseudo-inverse of the measurement: no prior, no noise model, the first thing to compare with.
+//!
+//! Moore 1920, Penrose 1955: x = V S⁺ Uᵀ y, where singular values below `cutoff` times the largest count as zero. An operator
+//! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
+
+use daps_core::candle::Tensor;
+use daps_core::{Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::Exact;
+use crate::modes;
+use crate::walk::{Level, check_range, gaussian, iterations, walk};
+
+/// Settings of the pseudo-inverse.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PseudoInverse {
+    /// Singular values below this share of the largest are not inverted.
+    pub cutoff: f64,
+}
+
+impl Default for PseudoInverse {
+    fn default() -> Self {
+        Self { cutoff: 0.01 }
+    }
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "pseudo_inverse",
+    summary: "the pseudo-inverse of the operator applied to the measurement, without a prior",
+    paper: "Penrose, A generalized inverse for matrices, 1955 (the plain baseline of 2025's comparisons)",
+};
+
+impl PseudoInverse {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        check_range("pseudo_inverse.cutoff", self.cutoff, 1e-6, 1.0)
+    }
+}
+
+impl Method for PseudoInverse {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::LinearOperator]
+    }
+
+    fn levels(&self) -> usize {
+        1
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        let (model, likelihood) = (&*task.model, gaussian("pseudo_inverse", task)?);
+        let dims = daps_core::real::batched(noise.len(), model.shape());
+        let zero = Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?;
+        walk(
+            &iterations(1)?,
+            from,
+            observer,
+            || Ok(State::start(zero)),
+            |state, step| {
+                state.x_t = match likelihood.operator().as_spectral() {
+                    Some(operator) => {
+                        let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
+                        let largest = operator.singular().iter().flatten().copied().fold(0.0, f64::max);
+                        let invert = |_, s: f64, [y]: [f64; 1]| {
+                            if s > 0.0 && s >= self.cutoff * largest { y / s } else { 0.0 }
+                        };
+                        operator.v(&modes::map(operator, [&y], invert)?)?
+                    }
+                    None => {
+                        let norm = likelihood.operator().as_linear().map_or(1.0, |a| a.norm_squared());
+                        let exact = Exact { max_iterations: 10_000, ..Exact::default() };
+                        let variance = 1.0 / (self.cutoff.powi(2) * norm);
+                        exact.mean(&state.x_t, &[variance], &likelihood.with_beta(1.0), step)?.0
+                    }
+                };
+                Ok(Level::new(state.x_t.clone(), state.x_t.clone(), 0, 2))
+            },
+        )
+    }
+}

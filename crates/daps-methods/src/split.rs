@@ -1,0 +1,52 @@
+//! Split Gibbs sampling, which DPnP and PnP-DM share: a draw given the measurement, then a draw given the prior.
+//!
+//! The target is p(x) exp(-‖x - z‖²/(2ρ²)) p(y | z). z is drawn from N(z; x, ρ²) p(y | z), x by reverse diffusion from z at
+//! level ρ, and ρ falls from level to level. Linear and pixelwise operators are drawn from exactly, others by a kernel.
+
+use daps_core::candle::{Device, Tensor};
+use daps_core::real::batched;
+use daps_core::{
+    Approx, Conditional, Covariance, Kernel, Need, Noise, Observer, Result, Samples, Schedule, State, Task,
+};
+
+use crate::Reverse;
+use crate::kernel::{Exact, KernelConfig};
+use crate::walk::{Level, walk};
+
+/// Runs the alternation at every level of `schedule`.
+pub(crate) fn run(
+    schedule: &Schedule,
+    reverse: &Reverse,
+    nonlinear: &KernelConfig,
+    task: &Task,
+    noise: &Noise,
+    from: Option<State>,
+    observer: &mut dyn Observer,
+) -> Result<Samples> {
+    let model = &*task.model;
+    let kernel = if Need::ConjugateOperator.met_by(task) {
+        KernelConfig::Exact(Exact::default()).build()?
+    } else {
+        nonlinear.build()?
+    };
+    let start =
+        || Ok(State::start(Tensor::zeros(batched(noise.len(), model.shape()), model.dtype(), &Device::Cpu)?));
+    walk(schedule, from, observer, start, |state, step| {
+        let x = state.x_t.clone();
+        let covariance = Covariance::Scalar(vec![step.sigma.powi(2)]);
+        let approx = Approx::Gaussian { mean: x.clone(), covariance, start: x };
+        let target = Conditional { approx: &approx, likelihood: &*task.likelihood };
+        // Inside the thread pool, as the annealing loop does it.
+        let (z, mut info) = rayon::scope(|_| Kernel::draw(&*kernel, &target, noise, step))?;
+        let (x, nfe) = reverse.draw(model, &z, step.sigma, noise, step.index)?;
+        state.x_t = x.clone();
+        info.cost.nfe += nfe;
+        Ok(Level { x0_hat: x, x0_y: z, info })
+    })
+}
+
+/// max(ρ_min, ρ_0 decayᵏ) for `count` iterations.
+pub(crate) fn decaying(count: usize, first: f64, decay: f64, min: f64) -> Result<Schedule> {
+    let levels = (0..count).map(|k| (first * decay.powi(k as i32)).max(min));
+    Schedule::from_levels(levels.chain([0.0]).collect())
+}
