@@ -4,6 +4,7 @@ use super::conv::{Conv2d, ConvCall};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::feature_map::{Dims, FeatureMap};
+use crate::flops;
 use crate::kernels::elementwise;
 use crate::kernels::gather_conv::{self, Geometry, Packed};
 use crate::kernels::winograd::{Finish, Grid};
@@ -194,6 +195,7 @@ fn joint_bias(call: &ConvCall, output: Dims) -> Result<(Vec<f32>, usize)> {
 
 pub(super) fn run(call: &ConvCall, input: Dims, output: Dims) -> Result<FeatureMap> {
     let plan = Plan::new(call.conv, input, output);
+    flops::count(output.len() * input.channels * call.conv.kernel * call.conv.kernel);
     let maps: Vec<&FeatureMap> = call.x.iter().collect();
     let data: Vec<Arc<Buffer>> =
         maps.iter().map(|m| m.data("convolution").cloned()).collect::<Result<_>>()?;

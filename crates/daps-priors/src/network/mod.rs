@@ -1,6 +1,7 @@
 //! Diffusion networks: U-Nets with their published parameter names, and the border that makes them denoisers.
 
 mod adm;
+pub mod bench;
 mod config;
 mod dhariwal;
 mod edm_block;
