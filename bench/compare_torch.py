@@ -13,7 +13,6 @@ import datetime
 import math
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -113,8 +112,7 @@ class Twin:
         return x.grad
 
     def gradients(self):
-        found = {f"d.{name.removeprefix('0.')}": p.grad for name, p in self.model.named_parameters()}
-        return found
+        return {f"d.{name.removeprefix('0.')}": p.grad for name, p in self.model.named_parameters()}
 
 
 class AttentionTwin:
@@ -148,8 +146,8 @@ class Daps:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1)
         assert self.process.stdout.readline().strip() == "ready"
 
-    def run(self, what):
-        self.process.stdin.write(what + "\n")
+    def run(self, what, repeats):
+        self.process.stdin.write(f"{what} {repeats}\n")
         self.process.stdin.flush()
         ms, mib = self.process.stdout.readline().split()
         return float(ms), float(mib)
@@ -159,10 +157,13 @@ class Daps:
         self.process.wait()
 
 
-def timed(run):
-    start = time.perf_counter()
+def timed(run, repeats):
+    """Mean milliseconds after one run that is not counted, as daps does it."""
     run()
-    return (time.perf_counter() - start) * 1e3
+    start = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - start) * 1e3 / repeats
 
 
 def agree(twin, name):
@@ -196,13 +197,15 @@ def compare(args, directory, stem, name):
     passes = ["forward"] + ["backward"] * (name != "ffhq256" and "dy" in twins["NCHW"].io)
     result = {}
     for what in passes:
-        runs = {"daps": lambda: daps.run(what)[0]}
+        # A turn takes about a tenth of a second, so that caches and threads are as in a network that runs on and on.
+        repeats = max(1, min(50, round(100 / timed(getattr(twins["NCHW"], what), 1))))
+        runs = {"daps": lambda: daps.run(what, repeats)[0]}
         for layout, twin in twins.items():
-            runs[layout] = lambda twin=twin: timed(getattr(twin, what))
+            runs[layout] = lambda twin=twin: timed(getattr(twin, what), repeats)
             if name == "ffhq256":
-                runs[f"bf16 {layout}"] = lambda twin=twin: timed(twin.bf16)
+                runs[f"bf16 {layout}"] = lambda twin=twin: timed(twin.bf16, repeats)
         times = {who: [] for who in runs}
-        for turn in range(-2, args.pairs):
+        for turn in range(-1, args.pairs):
             for who, run in runs.items():
                 time.sleep(0.03)  # idle threads stop spinning
                 ms = run()
@@ -217,7 +220,7 @@ def memory(args, directory, stem, name, what, layout):
     """Peak MiB of processes that only run this pass: daps, PyTorch, and PyTorch after its import."""
     daps = Daps(args.daps, name)
     for _ in range(3):
-        ours = daps.run(what)[1]
+        ours = daps.run(what, 1)[1]
     daps.close()
     child = [sys.executable, __file__, "--inside", directory, "--memory", stem, what, layout]
     theirs, empty = subprocess.run(child, check=True, capture_output=True, text=True).stdout.split()
@@ -225,7 +228,9 @@ def memory(args, directory, stem, name, what, layout):
 
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """As daps measures itself; what getrusage says of a child includes the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) / 1024
 
 
 def memory_child(args):
@@ -233,8 +238,7 @@ def memory_child(args):
     import torch
     torch.set_num_threads(THREADS)
     empty = peak()
-    twin = Twin.__new__(Twin)
-    Twin.__init__(twin, args.inside, stem, layout)
+    twin = Twin(args.inside, stem, layout)
     for _ in range(3):
         getattr(twin, what)()
     print(peak(), empty)
@@ -250,8 +254,7 @@ def inside(args):
     torch.manual_seed(0)
     torch.set_num_threads(THREADS)
     directory = args.inside
-    listing = subprocess.run([args.daps, "bench", "nn", "--only", args.only, "--export", directory], check=True)
-    assert listing.returncode == 0
+    subprocess.run([args.daps, "bench", "nn", "--only", args.only, "--export", directory], check=True)
     stems = sorted(p.name.removesuffix(".io.safetensors") for p in Path(directory).glob("*.io.safetensors"))
     order = ["sgemm", "conv3x3", "groupnorm32+silu", "attention", "unet64", "ffhq256"]
     stems.sort(key=lambda stem: (order.index(stem.split("_")[0]), stem))

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use daps::nn::bench::{Case, Effort, Record, once_ms, peak_mib};
+use daps::nn::bench::{Case, Effort, Record, mean_ms, peak_mib};
 use daps::progress::Progress;
 
 use crate::Outcome;
@@ -33,8 +33,8 @@ pub struct NnArgs {
     /// Time nothing: write weights, inputs, outputs and gradients to this directory, for another program
     #[arg(long, conflicts_with_all = ["json", "step"])]
     export: Option<PathBuf>,
-    /// Run the one chosen case once per line `forward` or `backward` of standard input and print its milliseconds and
-    /// the largest memory so far in MiB, so that another program can take turns
+    /// For every line `forward N` or `backward N` of standard input, run the one chosen case once, then N times more,
+    /// and print the mean milliseconds of those N and the largest memory so far in MiB: another program can take turns
     #[arg(long, conflicts_with = "json")]
     step: bool,
 }
@@ -123,10 +123,12 @@ fn step(cases: &[Case]) -> anyhow::Result<Outcome> {
     let mut work = (case.build)()?;
     say("ready");
     for line in std::io::stdin().lock().lines() {
-        let ms = match line?.trim() {
-            "forward" => once_ms(|| work.forward())?,
-            "backward" if case.backward => once_ms(|| work.forward_backward())?,
-            other => bail!("--step: expected the line forward or backward, got '{other}'"),
+        let line = line?;
+        let request = line.trim().split_once(' ').and_then(|(pass, n)| Some((pass, n.parse::<u32>().ok()?)));
+        let ms = match request {
+            Some(("forward", n @ 1..)) => mean_ms(n, || work.forward())?,
+            Some(("backward", n @ 1..)) if case.backward => mean_ms(n, || work.forward_backward())?,
+            _ => bail!("--step: expected a line such as 'forward 3' or 'backward 3', got '{line}'"),
         };
         say(&format!("{ms} {}", peak_mib().unwrap_or(0.0)));
     }

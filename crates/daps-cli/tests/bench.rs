@@ -55,7 +55,7 @@ fn steps_are_taken_on_request_and_mistakes_are_one_sentence() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(b"forward\nbackward\n").unwrap();
+    child.stdin.take().unwrap().write_all(b"forward 2\nbackward 1\n").unwrap();
     let text = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((lines.len(), lines[0]), (3, "ready"));

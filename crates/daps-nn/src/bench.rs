@@ -98,11 +98,14 @@ impl Case {
     }
 }
 
-/// Milliseconds of one run.
-pub fn once_ms(run: impl FnOnce() -> Result<()>) -> Result<f64> {
-    let before = Instant::now();
+/// The mean of `n` runs in milliseconds, after one that is not counted.
+pub fn mean_ms(n: u32, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     run()?;
-    Ok(before.elapsed().as_secs_f64() * 1e3)
+    let before = Instant::now();
+    for _ in 0..n {
+        run()?;
+    }
+    Ok(before.elapsed().as_secs_f64() * 1e3 / f64::from(n))
 }
 
 /// The median of repeated runs in milliseconds, after two that are not counted.
@@ -111,7 +114,9 @@ fn median_ms(effort: Effort, mut run: impl FnMut() -> Result<()>) -> Result<f64>
     run()?;
     let (start, mut times) = (Instant::now(), Vec::new());
     while times.len() < effort.repeats || start.elapsed() < effort.time {
-        times.push(once_ms(&mut run)?);
+        let before = Instant::now();
+        run()?;
+        times.push(before.elapsed().as_secs_f64() * 1e3);
     }
     times.sort_by(f64::total_cmp);
     Ok(times[times.len() / 2])

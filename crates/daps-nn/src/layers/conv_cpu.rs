@@ -74,7 +74,7 @@ struct Plan {
 
 /// Pixels from which on the transformed weights, four times the originals, save more than they cost to read and keep.
 fn winograd_pixels(c_in: usize, c_out: usize) -> usize {
-    if c_in * c_out <= 384 * 256 { 64 } else { 100 }
+    if c_in * c_out <= 512 * 256 { 64 } else { 100 }
 }
 
 /// Sums over fewer channels than this are too short to pay for the transforms.

@@ -17,7 +17,7 @@ pub use adm::AdmConfig;
 pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
 pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;
-pub use preconditioning::{Coefficients, Preconditioning};
+pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
 
