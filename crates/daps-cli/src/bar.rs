@@ -31,6 +31,16 @@ impl Bar {
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::SeqCst)
     }
+
+    /// Says what is under way.
+    pub fn note(&self, note: &str) {
+        self.bar.set_message(note.to_owned());
+    }
+
+    /// Prints something while the bar steps aside.
+    pub fn aside(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
+    }
 }
 
 impl Progress for Bar {

@@ -1,6 +1,7 @@
 //! The `daps` command: parse, build, run, print. No algorithm lives here.
 
 mod bar;
+mod bench;
 mod list;
 mod run;
 mod table;
@@ -34,6 +35,9 @@ enum Command {
     /// Look into checkpoints and convert them
     #[command(subcommand)]
     Weights(weights::Command),
+    /// Time layers and networks on this machine
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// List operators, kernels, methods, priors, presets or budgets
     List(list::ListArgs),
     /// Explain an operator, kernel, method, prior or preset by its name
@@ -53,6 +57,7 @@ fn main() {
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
         Command::Weights(command) => weights::run(&command),
+        Command::Bench(command) => bench::run(&command),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => list::explain(&args),
     };

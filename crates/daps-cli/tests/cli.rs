@@ -248,3 +248,35 @@ fn validation_prints_the_json_that_programs_read() {
         assert!(fs::read_to_string(out.join(name)).unwrap().contains("<svg"), "{name}");
     }
 }
+
+#[test]
+fn a_network_from_a_pytorch_checkpoint_is_a_prior() {
+    let dir = tempfile::tempdir().unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/adm_tiny.pt");
+    fs::copy(golden, dir.path().join("model.pt")).unwrap();
+    let network = "[network]\nkind = 'adm'\nimage_size = 32\nmodel_channels = 32\nchannel_mult = [1, 2]\n\
+                   num_res_blocks = 1\nattention_resolutions = [16]\nnum_head_channels = 32\nlearn_sigma = true\n\
+                   use_scale_shift_norm = true\nresblock_updown = true\n[preconditioning]\nkind = 'vp'\n";
+    fs::write(dir.path().join("model.toml"), network).unwrap();
+    let run = "samples = 3\nbatch = 3\n[task]\noperator = 'super_resolution'\nshape = [3, 16, 16]\ntruth = 'x.npy'\n\
+               [prior]\nkind = 'network'\nweights = 'model.pt'\n[method]\n\
+               schedule = { rule = 'poly', levels = 3 }\n\
+               estimate = { kind = 'gaussian', center = { ode = { steps = 2 } }, spread = 'sigma' }\n\
+               kernel = { kind = 'exact' }\n";
+    let x = daps::core::candle::Tensor::zeros(
+        (3, 16, 16),
+        daps::core::candle::DType::F32,
+        &daps::core::candle::Device::Cpu,
+    );
+    x.unwrap().write_npy(dir.path().join("x.npy")).unwrap();
+    let samples = |text: &str, out: &str| {
+        let out = dir.path().join(out);
+        let output = daps(&["run", &config(dir.path(), text), "--out", out.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        fs::read(out.join("samples.safetensors")).unwrap()
+    };
+    // In batches of another size, the same bits.
+    assert_eq!(samples(run, "a"), samples(&run.replace("batch = 3", "batch = 2"), "b"));
+    let drawn = run.replace("truth = 'x.npy'\n", "");
+    refused(&["run", &config(dir.path(), &drawn), "--out", "c"], "a network cannot draw a truth");
+}

@@ -1,9 +1,11 @@
-//! Timings of the layers on this machine, beside its practical peak.
+//! What to time: layers on this machine, beside its practical peak, each as a case with a name.
 
 use crate::error::Result;
 use crate::testing::normal;
-use crate::{Conv2d, ConvConfig, FeatureMap, GroupNorm, Linear, QkvOrder, self_attention};
+use crate::{Conv2d, ConvConfig, FeatureMap, GroupNorm, Linear, QkvOrder, flops, self_attention};
+use candle_core::backprop::GradStore;
 use candle_core::{Device, Tensor, Var};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// One line of a benchmark.
@@ -17,17 +19,13 @@ pub struct Record {
     pub shape: Vec<usize>,
     /// Median milliseconds without gradients.
     pub ms_forward: f64,
-    /// Median milliseconds with the gradients of input and parameters, if there are any.
+    /// Median milliseconds with the gradients of the parameters (and, of a layer, of its input), if there are any.
     pub ms_forward_backward: Option<f64>,
     /// Arithmetic (as a direct computation) per nanosecond of the forward pass.
     pub gflops_forward: f64,
     /// The process's largest memory up to now, where the system tells it.
     pub peak_mib: Option<f64>,
 }
-
-/// Batch, channels and side of the square maps of the convolution benchmark; output channels equal input channels.
-pub const CONVOLUTIONS: [(usize, usize, usize); 6] =
-    [(1, 128, 256), (1, 128, 64), (1, 256, 32), (1, 512, 16), (8, 64, 64), (16, 64, 32)];
 
 /// How long each median is taken over.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +42,74 @@ impl Default for Effort {
     }
 }
 
+/// Something to time.
+pub struct Case {
+    /// What it is called.
+    pub name: String,
+    /// conv, norm, attention, network or gemm.
+    pub kind: &'static str,
+    /// Sizes, batch first.
+    pub shape: Vec<usize>,
+    /// Whether a backward pass is timed as well.
+    pub backward: bool,
+    /// Makes it ready to run.
+    pub build: Box<dyn Fn() -> Result<Box<dyn Workload>>>,
+}
+
+/// A case that is ready to run.
+pub trait Workload {
+    /// One forward pass.
+    fn forward(&mut self) -> Result<()>;
+    /// One forward and one backward pass.
+    fn forward_backward(&mut self) -> Result<()>;
+    /// Arithmetic of a forward pass, once one has run.
+    fn flops(&self) -> f64;
+    /// The numbers behind it, for another program that runs the same.
+    fn export(&mut self) -> Result<Export>;
+}
+
+/// The numbers of a case.
+#[derive(Default)]
+pub struct Export {
+    /// Parameters by name.
+    pub weights: BTreeMap<String, Tensor>,
+    /// Input `x`, output `y`; with a backward pass the output's gradient `dy` and the gradients `d.NAME`.
+    pub io: BTreeMap<String, Tensor>,
+    /// What a network's weights belong to, as TOML.
+    pub config: Option<String>,
+}
+
+impl Case {
+    /// Times it: medians of repeated runs.
+    pub fn measure(&self, effort: Effort) -> Result<Record> {
+        let mut work = (self.build)()?;
+        let ms_forward = median_ms(effort, || work.forward())?;
+        let ms_forward_backward =
+            self.backward.then(|| median_ms(effort, || work.forward_backward())).transpose()?;
+        Ok(Record {
+            name: self.name.clone(),
+            kind: self.kind,
+            shape: self.shape.clone(),
+            ms_forward,
+            ms_forward_backward,
+            gflops_forward: work.flops() / ms_forward / 1e6,
+            peak_mib: peak_mib(),
+        })
+    }
+}
+
+/// The mean of `n` runs in milliseconds, after one that is not counted.
+pub fn mean_ms(n: u32, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    run()?;
+    let before = Instant::now();
+    for _ in 0..n {
+        run()?;
+    }
+    Ok(before.elapsed().as_secs_f64() * 1e3 / f64::from(n))
+}
+
 /// The median of repeated runs in milliseconds, after two that are not counted.
-pub fn median_ms(effort: Effort, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+fn median_ms(effort: Effort, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     run()?;
     run()?;
     let (start, mut times) = (Instant::now(), Vec::new());
@@ -66,123 +130,216 @@ pub fn peak_mib() -> Option<f64> {
     Some(kib / 1024.0)
 }
 
-fn tensor(shape: &[usize], scale: f32, seed: u64) -> Result<Tensor> {
-    let values = normal(shape.iter().product(), seed).iter().map(|v| v * scale).collect();
+/// The arithmetic of `run`, as the layers count it.
+pub fn counted<T>(run: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    let before = flops::done();
+    let result = run()?;
+    Ok((result, (flops::done() - before) as f64))
+}
+
+/// Reproducible normal numbers of a deviation.
+pub fn tensor(shape: &[usize], deviation: f32, seed: u64) -> Result<Tensor> {
+    let values = normal(shape.iter().product(), seed).iter().map(|v| v * deviation).collect();
     Ok(Tensor::from_vec(values, shape, &Device::Cpu)?)
 }
 
-fn variable(t: &Tensor) -> Result<Tensor> {
-    Ok(Var::from_tensor(t)?.as_tensor().clone())
+type Parameters = Vec<(&'static str, Tensor)>;
+type Build<L> = Box<dyn Fn(&[Tensor]) -> Result<L>>;
+type Apply<L> = fn(&L, &FeatureMap) -> Result<FeatureMap>;
+
+/// A layer on one input, without history for the forward pass and with it for the backward pass.
+struct Layer<L> {
+    x: FeatureMap,
+    parameters: Parameters,
+    build: Build<L>,
+    apply: Apply<L>,
+    fixed: Option<L>,
+    trained: Option<Trained<L>>,
+    flops: f64,
 }
 
-/// Times `build(parameters)(input)` without and with gradients.
-fn layer<L>(
-    effort: Effort,
-    input: &Tensor,
-    parameters: &[Tensor],
-    build: impl Fn(&[Tensor]) -> Result<L>,
-    apply: impl Fn(&L, &FeatureMap) -> Result<FeatureMap>,
-) -> Result<(f64, f64)> {
-    let x = FeatureMap::from_nchw(input)?;
-    let fixed = build(parameters)?;
-    let forward = median_ms(effort, || apply(&fixed, &x).map(drop))?;
-    let gradient = apply(&fixed, &x)?;
-    let variables = parameters.iter().map(variable).collect::<Result<Vec<Tensor>>>()?;
-    let trained = build(&variables)?;
-    // The input is the output of a cheap operation on one pixel's worth of tape, so that its gradient is asked for
-    // without the copy to and from N x C x H x W.
-    let x = x.requiring_gradient()?;
-    let both = median_ms(effort, || apply(&trained, &x)?.backward(&gradient).map(drop))?;
-    Ok((forward, both))
+/// The layer with variables, an input that asks for its gradient, and a gradient of the output.
+struct Trained<L> {
+    layer: L,
+    variables: Vec<Tensor>,
+    x: FeatureMap,
+    gradient: FeatureMap,
 }
 
-/// 3x3 convolutions with bias.
-pub fn convolutions(effort: Effort) -> Result<Vec<Record>> {
-    let mut records = Vec::new();
-    for (n, c, size) in CONVOLUTIONS {
-        let input = tensor(&[n, c, size, size], 1.0, 1)?;
-        let parameters = [tensor(&[c, c, 3, 3], 0.05, 2)?, tensor(&[c], 1.0, 3)?];
-        let build = |p: &[Tensor]| Conv2d::new(p[0].clone(), Some(p[1].clone()), ConvConfig::same(3));
-        let (forward, both) = layer(effort, &input, &parameters, build, |conv, x| conv.forward(x))?;
-        records.push(Record {
-            name: format!("conv3x3 {n}x{c}x{size}x{size}"),
-            kind: "conv",
-            shape: vec![n, c, size, size],
-            ms_forward: forward,
-            ms_forward_backward: Some(both),
-            gflops_forward: (2 * n * c * c * 9 * size * size) as f64 / forward / 1e6,
-            peak_mib: peak_mib(),
-        });
+impl<L> Layer<L> {
+    fn values(&self) -> Vec<Tensor> {
+        self.parameters.iter().map(|(_, tensor)| tensor.clone()).collect()
     }
-    Ok(records)
+
+    fn run(&mut self) -> Result<FeatureMap> {
+        if self.fixed.is_none() {
+            self.fixed = Some((self.build)(&self.values())?);
+        }
+        let Some(layer) = &self.fixed else { unreachable!("built above") };
+        let (y, flops) = counted(|| (self.apply)(layer, &self.x))?;
+        // Operations that count nothing are passes over memory: about ten steps a number.
+        self.flops = if flops > 0.0 { flops } else { 10.0 * y.dims().len() as f64 };
+        Ok(y)
+    }
+
+    fn run_back(&mut self) -> Result<(&Trained<L>, GradStore)> {
+        if self.trained.is_none() {
+            let dims = self.run()?.dims();
+            let gradient = tensor(&[dims.batch, dims.channels, dims.height, dims.width], 1.0, 9)?;
+            let variable = |t: &Tensor| -> Result<Tensor> { Ok(Var::from_tensor(t)?.as_tensor().clone()) };
+            let variables = self.values().iter().map(variable).collect::<Result<Vec<Tensor>>>()?;
+            let layer = (self.build)(&variables)?;
+            // Its gradient is asked for without the copy to and from N x C x H x W.
+            let (x, gradient) = (self.x.requiring_gradient()?, FeatureMap::from_nchw(&gradient)?);
+            self.trained = Some(Trained { layer, variables, x, gradient });
+        }
+        let Some(trained) = &self.trained else { unreachable!("built above") };
+        let store = (self.apply)(&trained.layer, &trained.x)?.backward(&trained.gradient)?;
+        Ok((trained, store))
+    }
+}
+
+impl<L> Workload for Layer<L> {
+    fn forward(&mut self) -> Result<()> {
+        self.run().map(drop)
+    }
+    fn forward_backward(&mut self) -> Result<()> {
+        self.run_back().map(drop)
+    }
+    fn flops(&self) -> f64 {
+        self.flops
+    }
+    fn export(&mut self) -> Result<Export> {
+        let mut io =
+            BTreeMap::from([("x".to_owned(), self.x.to_nchw()?), ("y".to_owned(), self.run()?.to_nchw()?)]);
+        let weights: BTreeMap<String, Tensor> =
+            self.parameters.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect();
+        let names: Vec<&str> = self.parameters.iter().map(|(name, _)| *name).collect();
+        let apply = self.apply;
+        let (trained, store) = self.run_back()?;
+        io.insert("dy".to_owned(), trained.gradient.to_nchw()?);
+        for (name, variable) in names.iter().zip(&trained.variables) {
+            if let Some(gradient) = store.get(variable) {
+                io.insert(format!("d.{name}"), gradient.clone());
+            }
+        }
+        // The input's own gradient, this time through a variable.
+        let x = Var::from_tensor(&io["x"])?;
+        let store = apply(&trained.layer, &FeatureMap::from_nchw(&x)?)?.backward(&trained.gradient)?;
+        if let Some(gradient) = store.get(&x) {
+            io.insert("d.x".to_owned(), gradient.clone());
+        }
+        Ok(Export { weights, io, config: None })
+    }
+}
+
+/// A layer's case; `parameters` and `build` are what it is made of.
+fn case<L: 'static>(
+    kind: &'static str,
+    name: &str,
+    shape: &[usize],
+    (channels, parameters): (usize, fn(usize) -> Result<Parameters>),
+    build: fn(&[Tensor], &[usize]) -> Result<L>,
+    apply: Apply<L>,
+) -> Case {
+    let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
+    let owned = shape.to_vec();
+    let make = move || -> Result<Box<dyn Workload>> {
+        let side = owned[owned.len() - 1];
+        let (x, shape) = (tensor(&[owned[0], channels, side, side], 1.0, 1)?, owned.clone());
+        Ok(Box::new(Layer {
+            x: FeatureMap::from_nchw(&x)?,
+            parameters: parameters(channels)?,
+            build: Box::new(move |tensors| build(tensors, &shape)),
+            apply,
+            fixed: None,
+            trained: None,
+            flops: 0.0,
+        }))
+    };
+    let (name, shape) = (format!("{name} {}", sizes.join("x")), shape.to_vec());
+    Case { name, kind, shape, backward: true, build: Box::new(make) }
+}
+
+/// Batch, channels and side of the square maps of the convolution cases; output channels equal input channels.
+const CONVOLUTIONS: [(usize, usize, usize); 6] =
+    [(1, 128, 256), (1, 128, 64), (1, 256, 32), (1, 512, 16), (8, 64, 64), (16, 64, 32)];
+/// The same of the norms.
+const NORMS: [(usize, usize, usize); 2] = [(1, 128, 256), (8, 64, 64)];
+/// Batch, heads, channels per head and side of the attention cases.
+const ATTENTIONS: [(usize, usize, usize, usize); 3] = [(8, 4, 32, 16), (1, 8, 64, 16), (1, 4, 64, 64)];
+
+/// A 3x3 convolution with bias.
+fn convolution((n, c, size): (usize, usize, usize)) -> Case {
+    let parameters =
+        |c| Ok(vec![("weight", tensor(&[c, c, 3, 3], 0.05, 2)?), ("bias", tensor(&[c], 1.0, 3)?)]);
+    let build =
+        |p: &[Tensor], _: &[usize]| Conv2d::new(p[0].clone(), Some(p[1].clone()), ConvConfig::same(3));
+    case("conv", "conv3x3", &[n, c, size, size], (c, parameters), build, |conv, x| conv.forward(x))
 }
 
 /// GroupNorm(32) + SiLU.
-pub fn norms(effort: Effort) -> Result<Vec<Record>> {
-    let mut records = Vec::new();
-    for (n, c, size) in [(1, 128, 256), (8, 64, 64)] {
-        let input = tensor(&[n, c, size, size], 1.0, 1)?;
-        let parameters = [tensor(&[c], 1.0, 2)?, tensor(&[c], 1.0, 3)?];
-        let build = |p: &[Tensor]| GroupNorm::new(p[0].clone(), p[1].clone(), 32, 1e-5);
-        let (forward, both) = layer(effort, &input, &parameters, build, |norm, x| norm.forward_silu(x))?;
-        records.push(Record {
-            name: format!("groupnorm32+silu {n}x{c}x{size}x{size}"),
-            kind: "norm",
-            shape: vec![n, c, size, size],
-            ms_forward: forward,
-            ms_forward_backward: Some(both),
-            gflops_forward: (10 * n * c * size * size) as f64 / forward / 1e6,
-            peak_mib: peak_mib(),
-        });
-    }
-    Ok(records)
+fn norm((n, c, size): (usize, usize, usize)) -> Case {
+    let parameters = |c| Ok(vec![("weight", tensor(&[c], 1.0, 2)?), ("bias", tensor(&[c], 1.0, 3)?)]);
+    let build = |p: &[Tensor], _: &[usize]| GroupNorm::new(p[0].clone(), p[1].clone(), 32, 1e-5);
+    let apply = |norm: &GroupNorm, x: &FeatureMap| norm.forward_silu(x);
+    case("norm", "groupnorm32+silu", &[n, c, size, size], (c, parameters), build, apply)
 }
 
-/// Self-attention without its projections: batch, heads, channels per head, side of the map.
-pub fn attentions(effort: Effort) -> Result<Vec<Record>> {
-    let mut records = Vec::new();
-    for (n, heads, dim, size) in [(8, 4, 32, 16), (1, 8, 64, 16), (1, 4, 64, 64)] {
-        let input = tensor(&[n, 3 * heads * dim, size, size], 1.0, 1)?;
-        let apply = |_: &(), x: &FeatureMap| self_attention(x, heads, QkvOrder::HeadFirst);
-        let (forward, both) = layer(effort, &input, &[], |_| Ok(()), apply)?;
-        records.push(Record {
-            name: format!("attention {n}x{heads}x{dim}x{size}x{size}"),
-            kind: "attention",
-            shape: vec![n, heads, dim, size, size],
-            ms_forward: forward,
-            ms_forward_backward: Some(both),
-            gflops_forward: (4 * n * heads * dim * size.pow(4)) as f64 / forward / 1e6,
-            peak_mib: peak_mib(),
-        });
-    }
-    Ok(records)
+/// Self-attention without its projections.
+fn attention((n, heads, dim, size): (usize, usize, usize, usize)) -> Case {
+    let shape = [n, heads, dim, size, size];
+    let (channels, build) = ((3 * heads * dim, |_| Ok(vec![])), |_: &[Tensor], shape: &[usize]| Ok(shape[1]));
+    let apply = |heads: &usize, x: &FeatureMap| self_attention(x, *heads, QkvOrder::HeadFirst);
+    case("attention", "attention", &shape, (channels.0, channels.1), build, apply)
 }
 
-/// A 2048 x 2048 x 2048 product on all threads, by candle (the `gemm` crate) and by the kernel under the layers: the
-/// faster is what this machine can do in practice.
-pub fn peak(effort: Effort) -> Result<Vec<Record>> {
-    let n = 2048;
-    let (a, b) = (tensor(&[n, n], 1.0, 1)?, tensor(&[n, n], 1.0, 2)?);
-    let candle = median_ms(effort, || a.matmul(&b).map(drop).map_err(Into::into))?;
-    let (rows, linear) = (FeatureMap::from_rows(&a)?, Linear::new(b, None)?);
-    let ours = median_ms(effort, || linear.forward(&rows).map(drop))?;
-    let record = |name: &str, ms: f64| Record {
-        name: format!("sgemm {n} ({name})"),
-        kind: "gemm",
-        shape: vec![n, n, n],
-        ms_forward: ms,
-        ms_forward_backward: None,
-        gflops_forward: (2 * n * n * n) as f64 / ms / 1e6,
-        peak_mib: peak_mib(),
+/// A 2048 x 2048 x 2048 product on all threads.
+struct Gemm {
+    factors: (Tensor, Tensor),
+    ours: Option<(FeatureMap, Linear)>,
+}
+
+const GEMM: usize = 2048;
+
+impl Workload for Gemm {
+    fn forward(&mut self) -> Result<()> {
+        match &self.ours {
+            Some((rows, linear)) => linear.forward(rows).map(drop),
+            None => Ok(self.factors.0.matmul(&self.factors.1).map(drop)?),
+        }
+    }
+    fn forward_backward(&mut self) -> Result<()> {
+        self.forward()
+    }
+    fn flops(&self) -> f64 {
+        2.0 * (GEMM * GEMM * GEMM) as f64
+    }
+    fn export(&mut self) -> Result<Export> {
+        let io = BTreeMap::from([("x".to_owned(), self.factors.0.clone())]);
+        let weights = BTreeMap::from([("weight".to_owned(), self.factors.1.t()?.contiguous()?)]);
+        Ok(Export { weights, io, config: None })
+    }
+}
+
+/// By candle (the `gemm` crate) or by the kernel under the layers: the faster is what this machine can do in practice.
+fn gemm(ours: bool) -> Case {
+    let build = move || -> Result<Box<dyn Workload>> {
+        let (a, b) = (tensor(&[GEMM, GEMM], 1.0, 1)?, tensor(&[GEMM, GEMM], 1.0, 2)?);
+        let linear = ours.then(|| -> Result<_> {
+            Ok((FeatureMap::from_rows(&a)?, Linear::new(b.t()?.contiguous()?, None)?))
+        });
+        Ok(Box::new(Gemm { ours: linear.transpose()?, factors: (a, b) }))
     };
-    Ok(vec![record("candle", candle), record("daps-nn", ours)])
+    let name = format!("sgemm {GEMM} ({})", if ours { "daps-nn" } else { "candle" });
+    Case { name, kind: "gemm", shape: vec![GEMM; 3], backward: false, build: Box::new(build) }
 }
 
-/// All of them, the machine's peak first.
-pub fn all(effort: Effort) -> Result<Vec<Record>> {
-    let mut records = peak(effort)?;
-    records.extend(convolutions(effort)?);
-    records.extend(norms(effort)?);
-    records.extend(attentions(effort)?);
-    Ok(records)
+/// All layers, the machine's peak first.
+pub fn cases() -> Vec<Case> {
+    let mut cases = vec![gemm(false), gemm(true)];
+    cases.extend(CONVOLUTIONS.map(convolution));
+    cases.extend(NORMS.map(norm));
+    cases.extend(ATTENTIONS.map(attention));
+    cases
 }

@@ -28,6 +28,7 @@ pub mod bench;
 pub mod buffer;
 mod error;
 mod feature_map;
+pub mod flops;
 mod kernels;
 mod layers;
 mod ops;

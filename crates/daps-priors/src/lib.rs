@@ -18,11 +18,11 @@ mod spectrum;
 mod spread;
 
 pub use analytic::{Analytic, Posterior, posterior};
-pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
+pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, NetworkPriorConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
 pub use files::{read_array, read_images};
 pub use mixture::GaussianMixture;
 pub use network::{NetworkConfig, NetworkPrior};
-pub use registry::{PriorInfo, build, registry};
+pub use registry::{Prior, PriorInfo, build, registry};
 pub use spread::spread_table;

@@ -1,51 +1,25 @@
 //! The official network, number by number: raw output, D(x, σ) and its vector-Jacobian product, from both formats.
 
+mod common;
+
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor, Var};
+use common::golden::{TOLERANCE, adm_tiny, compare, difference, golden};
 use daps_core::{Denoiser, DifferentiableDenoiser, Sigma};
 use daps_nn::FeatureMap;
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};
 use daps_priors::{NetworkConfig, checkpoint};
 
-const TOLERANCE: f64 = 1e-4;
-
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
-}
-
-fn config() -> NetworkConfig {
-    let adm = AdmConfig {
-        image_size: 32,
-        model_channels: 32,
-        channel_mult: vec![1, 2],
-        num_res_blocks: 1,
-        attention_resolutions: vec![16],
-        num_head_channels: Some(32),
-        ..AdmConfig::ffhq256()
-    };
-    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp() }
-}
-
 fn io() -> HashMap<String, Tensor> {
     candle_core::safetensors::load(golden("adm_tiny.io.safetensors"), &Device::Cpu).unwrap()
-}
-
-/// Largest difference over the largest expected value.
-fn difference(ours: &Tensor, expected: &Tensor) -> f64 {
-    let flat = |t: &Tensor| t.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_eq!(ours.dims(), expected.dims());
-    let (a, b) = (flat(ours), flat(expected));
-    let scale = b.iter().fold(0f64, |m, v| m.max(v.abs()));
-    a.iter().zip(&b).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale
 }
 
 #[test]
 fn raw_output_denoiser_and_vjp_agree_from_both_formats() {
     let io = io();
     for file in ["adm_tiny.weights.safetensors", "adm_tiny.pt"] {
-        let prior = NetworkPrior::load(&golden(file), Some(&config())).unwrap();
+        let prior = NetworkPrior::load(&golden(file), Some(&adm_tiny())).unwrap();
         let x = FeatureMap::from_nchw(&io["raw.x"]).unwrap();
         let t = io["raw.t"].to_vec1::<f32>().unwrap();
         let raw = prior.network().forward(&x, &t, None).unwrap().to_nchw().unwrap();
@@ -68,7 +42,7 @@ fn raw_output_denoiser_and_vjp_agree_from_both_formats() {
 #[test]
 fn rows_do_not_depend_on_their_batch_and_the_tracked_way_agrees() {
     let io = io();
-    let prior = NetworkPrior::load(&golden("adm_tiny.pt"), Some(&config())).unwrap();
+    let prior = NetworkPrior::load(&golden("adm_tiny.pt"), Some(&adm_tiny())).unwrap();
     let x = &io["io0.x"];
     let both = prior.denoise(x, &Sigma::Rows(vec![0.3, 7.0])).unwrap();
     for (row, sigma) in [(0, 0.3), (1, 7.0)] {
@@ -86,7 +60,7 @@ fn rows_do_not_depend_on_their_batch_and_the_tracked_way_agrees() {
 
 #[test]
 fn bad_sizes_levels_and_classes_are_refused() {
-    let prior = NetworkPrior::load(&golden("adm_tiny.pt"), Some(&config())).unwrap();
+    let prior = NetworkPrior::load(&golden("adm_tiny.pt"), Some(&adm_tiny())).unwrap();
     let zeros = |h: usize| Tensor::zeros((1, 3, h, 32), DType::F32, &Device::Cpu).unwrap();
     assert!(prior.denoise(&zeros(31), &1.0.into()).unwrap_err().to_string().contains("expected shape"));
     for sigma in [0.0, -1.0, f64::NAN, f64::INFINITY] {
@@ -107,7 +81,7 @@ fn bad_sizes_levels_and_classes_are_refused() {
 #[test]
 fn every_option_trains() {
     let tiny = |change: fn(&mut AdmConfig)| {
-        let Architecture::Adm(mut adm) = config().network else { unreachable!() };
+        let Architecture::Adm(mut adm) = adm_tiny().network else { unreachable!() };
         (adm.image_size, adm.model_channels, adm.norm_groups, adm.num_head_channels) = (8, 8, 4, None);
         adm.attention_resolutions = vec![4];
         adm.num_heads = 2;
@@ -159,7 +133,7 @@ fn misfits_are_listed_with_their_shapes() {
     tensors.insert("out.2.bais".to_owned(), bias);
     let weight = tensors.remove("time_embed.0.weight").unwrap();
     tensors.insert("time_embed.0.weight".to_owned(), weight.t().unwrap());
-    let message = config().network(tensors).err().unwrap().to_string();
+    let message = adm_tiny().network(tensors).err().unwrap().to_string();
     assert_eq!(
         message,
         "the tensors do not fit the network: 1 missing (out.2.bias [6]); 1 misshapen \
@@ -167,8 +141,15 @@ fn misfits_are_listed_with_their_shapes() {
     );
     let mut tensors = checkpoint::read(&golden("adm_tiny.pt")).unwrap().tensors;
     tensors.insert("out.2.bias".to_owned(), Tensor::full(f32::NAN, 6, &Device::Cpu).unwrap());
-    let message = config().network(tensors).err().unwrap().to_string();
+    let message = adm_tiny().network(tensors).err().unwrap().to_string();
     assert!(message.ends_with("1 with NaN or infinite values (out.2.bias)"), "{message}");
     let refused = NetworkPrior::load(&golden("adm_tiny.pt"), None).err().unwrap().to_string();
     assert!(refused.contains("carries no network configuration"), "{refused}");
+}
+
+#[test]
+fn the_options_of_other_checkpoints_agree_with_a_pytorch_twin() {
+    for name in ["adm_plain", "adm_pooled", "adm_classes", "adm_updown"] {
+        compare(name);
+    }
 }

@@ -1,31 +1,17 @@
 //! Checkpoints: both formats, conversions, and every kind of damage or malice, each refused with one sentence.
 
+mod common;
+
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
+use common::golden::{adm_tiny, golden};
 use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive};
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};
 use daps_priors::{Error, NetworkConfig};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
-
-fn golden(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(name)
-}
-
-fn config() -> NetworkConfig {
-    let adm = AdmConfig {
-        image_size: 32,
-        model_channels: 32,
-        channel_mult: vec![1, 2],
-        num_res_blocks: 1,
-        attention_resolutions: vec![16],
-        num_head_channels: Some(32),
-        ..AdmConfig::ffhq256()
-    };
-    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp() }
-}
 
 fn flat(t: &Tensor) -> Vec<f64> {
     t.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1().unwrap()
@@ -259,15 +245,15 @@ fn conversion_keeps_configuration_and_checksum() {
     let dir = tempfile::tempdir().unwrap();
     let x = Tensor::ones((1, 3, 32, 32), DType::F32, &candle_core::Device::Cpu).unwrap();
     let denoise = |prior: &NetworkPrior| flat(&daps_core::Denoiser::denoise(prior, &x, &0.5.into()).unwrap());
-    let expected = denoise(&NetworkPrior::load(&golden("adm_tiny.pt"), Some(&config())).unwrap());
+    let expected = denoise(&NetworkPrior::load(&golden("adm_tiny.pt"), Some(&adm_tiny())).unwrap());
     let scale = expected.iter().fold(0f64, |m, v| m.max(v.abs()));
     for (dtype, tolerance) in [(WeightType::F32, 0.0), (WeightType::F16, 5e-3), (WeightType::BF16, 5e-2)] {
         let path = dir.path().join("w.safetensors");
-        convert(&golden("adm_tiny.pt"), &path, dtype, Some(&config())).unwrap();
+        convert(&golden("adm_tiny.pt"), &path, dtype, Some(&adm_tiny())).unwrap();
         let got = denoise(&NetworkPrior::load(&path, None).unwrap());
         let worst = got.iter().zip(&expected).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale;
         assert!(worst <= tolerance, "{dtype:?}: {worst}");
-        assert_eq!(checkpoint::config_of(&path).unwrap(), config());
+        assert_eq!(checkpoint::config_of(&path).unwrap(), adm_tiny());
         let mut bytes = std::fs::read(&path).unwrap();
         let last = bytes.len() - 9;
         bytes[last] ^= 4;
@@ -282,7 +268,7 @@ fn conversion_keeps_configuration_and_checksum() {
     assert!(error.unwrap_err().to_string().contains("missing"));
     assert!(!dir.path().join("v.safetensors").exists());
     std::fs::copy(golden("adm_tiny.pt"), dir.path().join("a.pt")).unwrap();
-    std::fs::write(dir.path().join("a.toml"), config().to_toml().unwrap()).unwrap();
+    std::fs::write(dir.path().join("a.toml"), adm_tiny().to_toml().unwrap()).unwrap();
     assert!(NetworkPrior::load(&dir.path().join("a.pt"), None).is_ok());
     std::fs::write(dir.path().join("a.toml"), "colour = 3").unwrap();
     one_sentence(&checkpoint::config_of(&dir.path().join("a.pt")).unwrap_err(), &dir.path().join("a.toml"));

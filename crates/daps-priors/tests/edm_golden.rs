@@ -1,67 +1,35 @@
 //! EDM's U-Nets beside an independent PyTorch implementation, on random weights (`tests/golden/make_edm.py`).
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+mod common;
 
-use candle_core::{DType, Device, Tensor, Var};
+use std::collections::BTreeMap;
+
+use candle_core::{Device, Tensor};
+use common::golden::compare;
 use daps_core::Sigma;
-use daps_nn::FeatureMap;
-use daps_priors::checkpoint;
 use daps_priors::network::{
     Architecture, DecoderType, DhariwalConfig, EmbeddingType, EncoderType, NetworkConfig, NetworkPrior,
     Preconditioning, SongConfig,
 };
 
-const TOLERANCE: f64 = 1e-4;
-
-fn difference(ours: &Tensor, expected: &Tensor) -> f64 {
-    let flat = |t: &Tensor| t.to_dtype(DType::F64).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_eq!(ours.dims(), expected.dims());
-    let (a, b) = (flat(ours), flat(expected));
-    let scale = b.iter().fold(0f64, |m, v| m.max(v.abs()));
-    a.iter().zip(&b).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale
-}
-
-/// Raw output, and the gradient that `v` pulls back to the input.
-fn compare(name: &str) {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/golden/edm_{name}.safetensors"));
-    let config = checkpoint::config_of(&path).unwrap();
-    let mut io = checkpoint::read(&path).unwrap().tensors;
-    let weights: BTreeMap<String, Tensor> =
-        io.iter().filter_map(|(k, t)| Some((k.strip_prefix("weights.")?.to_owned(), t.clone()))).collect();
-    io.retain(|k, _| !k.starts_with("weights."));
-    let network = config.network(weights).unwrap();
-    let classes: Option<Vec<usize>> =
-        io.get("classes").map(|c| c.to_vec1::<i64>().unwrap().into_iter().map(|c| c as usize).collect());
-    let noise = io["noise"].to_vec1::<f32>().unwrap();
-    let x = Var::from_tensor(&io["x"]).unwrap();
-    let map = FeatureMap::from_nchw(x.as_tensor()).unwrap();
-    let out = network.forward(&map, &noise, classes.as_deref()).unwrap().to_nchw().unwrap();
-    let store = (&out * &io["v"]).unwrap().sum_all().unwrap().backward().unwrap();
-    let worst = [difference(&out, &io["out"]), difference(store.get(x.as_tensor()).unwrap(), &io["vjp"])];
-    println!("{name}: {worst:?}");
-    assert!(worst.iter().all(|d| *d < TOLERANCE), "{name}: {worst:?}");
-}
-
 #[test]
 fn ddpmpp() {
-    compare("ddpmpp");
+    compare("edm_ddpmpp");
 }
 
 #[test]
 fn ncsnpp() {
-    compare("ncsnpp");
+    compare("edm_ncsnpp");
 }
 
 #[test]
 fn skips_and_classes() {
-    compare("skips");
+    compare("edm_skips");
 }
 
 #[test]
 fn dhariwal() {
-    compare("dhariwal");
+    compare("edm_dhariwal");
 }
 
 fn song() -> SongConfig {

@@ -14,6 +14,6 @@ pub use error::{Error, Result};
 pub use run::{Directory, Run, Summary};
 
 pub use {
-    daps_core as core, daps_methods as methods, daps_metrics as metrics, daps_operators as operators,
-    daps_priors as priors,
+    daps_core as core, daps_methods as methods, daps_metrics as metrics, daps_nn as nn,
+    daps_operators as operators, daps_priors as priors,
 };

@@ -11,7 +11,7 @@ use daps_core::real::{batched, check_finite, combine, to_f64};
 use daps_core::{
     Address, Cost, Event, Gaussian, Likelihood, Method, Noise, Operator, Purpose, Row, Samples, State, Task,
 };
-use daps_priors::Analytic;
+use daps_priors::Prior;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -22,7 +22,7 @@ use crate::{Error, Result, files, picture};
 /// A problem that is ready to run.
 pub struct Run {
     config: RunConfig,
-    prior: Arc<dyn Analytic>,
+    prior: Prior,
     method: Arc<dyn Method>,
     operator: Arc<dyn Operator>,
     likelihood: Arc<Gaussian>,
@@ -86,7 +86,7 @@ impl Run {
         let operator =
             daps_operators::registry::build(&task.operator, &task.options, &task.shape, config.seed)?;
         let prior = daps_priors::build(&config.prior, &task.shape, base)?;
-        let (truth, y) = measure(&config, &*prior, &*operator, base)?;
+        let (truth, y) = measure(&config, &prior, &*operator, base)?;
         let measurements = y.dims()[0];
         let likelihood = Arc::new(Gaussian::new(operator.clone(), y, task.noise)?);
         let rows = (0..measurements as u64)
@@ -100,7 +100,7 @@ impl Run {
     /// The task of some rows.
     fn task(&self, rows: &[usize]) -> Result<Task> {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
-        Ok(Task::new(self.prior.clone(), self.likelihood.select(&measurements)?)?)
+        Ok(Task::new(self.prior.denoiser.clone(), self.likelihood.select(&measurements)?)?)
     }
 
     /// Runs to the end, or until asked to stop; then the directory holds a checkpoint.
@@ -148,7 +148,7 @@ impl Run {
 /// The truth, where it is known, and the measurement.
 fn measure(
     config: &RunConfig,
-    prior: &dyn Analytic,
+    prior: &Prior,
     operator: &dyn Operator,
     base: &Path,
 ) -> Result<(Option<Tensor>, Tensor)> {
@@ -165,6 +165,11 @@ fn measure(
             with_batch(daps_priors::read_array(&path, None)?, &task.shape, &path)?
         }
         None => {
+            let Some(prior) = &prior.analytic else {
+                return Err(Error::Config(
+                    "task: expected truth or measurement, for a network cannot draw a truth".into(),
+                ));
+            };
             let noise = measurement_noise(config.seed, task.measurements);
             prior.draw(&noise, Address::new(0, Purpose::Instance, 0))?
         }
@@ -367,7 +372,8 @@ impl Run {
         if d > SMALL || self.operator.as_linear().is_none() {
             return None;
         }
-        let mean = |row| self.prior.posterior(&*self.likelihood, row).ok()?.mean().ok();
+        let analytic = self.prior.analytic.as_ref()?;
+        let mean = |row| analytic.posterior(&*self.likelihood, row).ok()?.mean().ok();
         (0..self.truth_count()).map(mean).collect::<Option<Vec<_>>>().map(|m| m.concat())
     }
 }

@@ -51,12 +51,12 @@ impl View<'_> {
     /// One head as a matrix (dim x tokens), packed.
     fn pack_transposed(&self, isa: Isa, (n, h): (usize, usize), dim: usize) -> Buffer {
         let element = self.strides.element;
-        gemm::pack(isa, dim, self.tokens, |i, t| self.values[self.at(n, h, t) + i * element])
+        gemm::pack(isa, (1, dim), self.tokens, |_, i, t| self.values[self.at(n, h, t) + i * element])
     }
     /// One head as a matrix (tokens x dim), packed.
     fn pack(&self, isa: Isa, (n, h): (usize, usize), dim: usize) -> Buffer {
         let element = self.strides.element;
-        gemm::pack(isa, self.tokens, dim, |t, i| self.values[self.at(n, h, t) + i * element])
+        gemm::pack(isa, (1, self.tokens), dim, |_, t, i| self.values[self.at(n, h, t) + i * element])
     }
 }
 

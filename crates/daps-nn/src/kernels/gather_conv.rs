@@ -72,9 +72,8 @@ fn backward_classes(g: &Geometry) -> Vec<Class> {
 pub(crate) fn pack_forward(isa: Isa, g: &Geometry, weight: &[f32], c_out: usize, c_in: usize) -> Packed {
     let area = g.kernel * g.kernel;
     let class = forward_class(g);
-    let packed = gemm::pack(isa, area * c_in, c_out, |k, o| {
-        weight[(o * c_in + k % c_in) * area + class.taps[k / c_in].0]
-    });
+    let packed =
+        gemm::pack(isa, (area, c_in), c_out, |tap, c, o| weight[(o * c_in + c) * area + class.taps[tap].0]);
     Packed { classes: vec![(class, packed)] }
 }
 
@@ -82,8 +81,8 @@ pub(crate) fn pack_forward(isa: Isa, g: &Geometry, weight: &[f32], c_out: usize,
 pub(crate) fn pack_backward(isa: Isa, g: &Geometry, weight: &[f32], c_out: usize, c_in: usize) -> Packed {
     let area = g.kernel * g.kernel;
     let pack = |class: Class| {
-        let element = |k: usize, c: usize| weight[(k % c_out * c_in + c) * area + class.taps[k / c_out].0];
-        let packed = gemm::pack(isa, class.taps.len() * c_out, c_in, element);
+        let element = |tap: usize, o: usize, c: usize| weight[(o * c_in + c) * area + class.taps[tap].0];
+        let packed = gemm::pack(isa, (class.taps.len(), c_out), c_in, element);
         (class, packed)
     };
     Packed { classes: backward_classes(g).into_iter().map(pack).collect() }
@@ -329,9 +328,12 @@ fn to_oihw(sum: &[f32], (k, k_padded): (usize, usize), c: usize, area: usize) ->
     par::chunks(k, 8, |start, end| {
         // SAFETY: output channels start..end belong to this job.
         let part = unsafe { shared.slice(start * inner, (end - start) * inner) };
-        for (i, value) in part.iter_mut().enumerate() {
-            let (o, channel, tap) = (start + i / inner, i % inner / area, i % area);
-            *value = sum[(tap * c + channel) * k_padded + o];
+        for (o, kernels) in part.chunks_exact_mut(inner).enumerate() {
+            for (channel, taps) in kernels.chunks_exact_mut(area).enumerate() {
+                for (tap, value) in taps.iter_mut().enumerate() {
+                    *value = sum[(tap * c + channel) * k_padded + start + o];
+                }
+            }
         }
     });
     out

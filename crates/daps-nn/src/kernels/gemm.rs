@@ -188,23 +188,30 @@ simd_fn! {
     }
 }
 
-/// Packs B (inner x n), given element by element, into panels: [n / NR][inner][NR], padded with zeros.
+/// Packs B (inner x n) into panels: [n / NR][inner][NR], padded with zeros. The inner dimension is `outer` times `c`, and
+/// the element at (o c + i, column) is given as a function of o, i and the column.
 pub(crate) fn pack(
     isa: Isa,
-    inner: usize,
+    (outer, c): (usize, usize),
     n: usize,
-    element: impl Fn(usize, usize) -> f32 + Send + Sync,
+    element: impl Fn(usize, usize, usize) -> f32 + Send + Sync,
 ) -> Buffer {
-    let nr = isa.nr();
+    let (nr, inner) = (isa.nr(), outer * c);
     let mut packed = Buffer::take(inner * round_up(n, nr));
     let out = par::Shared::new(&mut packed);
     par::for_each(n.div_ceil(nr), |panel| {
         // SAFETY: each panel is one job's own part.
         let part = unsafe { out.slice(panel * inner * nr, inner * nr) };
-        for j in 0..nr {
-            let column = panel * nr + j;
-            for k in 0..inner {
-                part[k * nr + j] = if column < n { element(k, column) } else { 0.0 };
+        let used = nr.min(n - panel * nr);
+        if used < nr {
+            part.fill(0.0);
+        }
+        for o in 0..outer {
+            let rows = &mut part[o * c * nr..][..c * nr];
+            for j in 0..used {
+                for (i, row) in rows.chunks_exact_mut(nr).enumerate() {
+                    row[j] = element(o, i, panel * nr + j);
+                }
             }
         }
     });
@@ -227,7 +234,7 @@ mod tests {
                 expected[r * n + j] += f64::from(a[r * inner + k]) * f64::from(b[k * n + j]);
             } } }
             for isa in Isa::available() {
-                let packed = pack(isa, inner, n, |k, j| b[k * n + j]);
+                let packed = pack(isa, (1, inner), n, |_, k, j| b[k * n + j]);
                 let np = round_up(n, isa.nr());
                 let mut c = vec![f32::NAN; rows * np];
                 let p = Product { a: a.as_ptr(), lda: inner, rows, inner, b: packed.as_ptr(), n, c: c.as_mut_ptr(), ldc: np };

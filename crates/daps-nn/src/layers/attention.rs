@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::feature_map::{Dims, FeatureMap};
+use crate::flops;
 use crate::kernels::attention::{self as kernel, Saved, Shape, Strides, View};
 use crate::simd::Isa;
 use crate::tape::{self, Grads, Track, Wants};
@@ -124,6 +125,7 @@ impl Operands {
     }
 
     fn run(self, tracks: &[Option<&Track>], output: Dims) -> Result<FeatureMap> {
+        flops::count(2 * output.len() * self.tokens[1]);
         let (q, k, v) = self.views();
         let (values, logs) = kernel::forward(self.isa, self.shape, q, k, v);
         let values = Arc::new(values);

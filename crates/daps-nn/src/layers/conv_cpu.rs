@@ -4,6 +4,7 @@ use super::conv::{Conv2d, ConvCall};
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::feature_map::{Dims, FeatureMap};
+use crate::flops;
 use crate::kernels::elementwise;
 use crate::kernels::gather_conv::{self, Geometry, Packed};
 use crate::kernels::winograd::{Finish, Grid};
@@ -73,7 +74,7 @@ struct Plan {
 
 /// Pixels from which on the transformed weights, four times the originals, save more than they cost to read and keep.
 fn winograd_pixels(c_in: usize, c_out: usize) -> usize {
-    if c_in * c_out <= 384 * 256 { 64 } else { 100 }
+    if c_in * c_out <= 512 * 256 { 64 } else { 100 }
 }
 
 /// Sums over fewer channels than this are too short to pay for the transforms.
@@ -194,6 +195,7 @@ fn joint_bias(call: &ConvCall, output: Dims) -> Result<(Vec<f32>, usize)> {
 
 pub(super) fn run(call: &ConvCall, input: Dims, output: Dims) -> Result<FeatureMap> {
     let plan = Plan::new(call.conv, input, output);
+    flops::count(output.len() * input.channels * call.conv.kernel * call.conv.kernel);
     let maps: Vec<&FeatureMap> = call.x.iter().collect();
     let data: Vec<Arc<Buffer>> =
         maps.iter().map(|m| m.data("convolution").cloned()).collect::<Result<_>>()?;

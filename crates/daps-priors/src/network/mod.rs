@@ -1,6 +1,7 @@
 //! Diffusion networks: U-Nets with their published parameter names, and the border that makes them denoisers.
 
 mod adm;
+pub mod bench;
 mod config;
 mod dhariwal;
 mod edm_block;
@@ -16,7 +17,7 @@ pub use adm::AdmConfig;
 pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
 pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;
-pub use preconditioning::{Coefficients, Preconditioning};
+pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
 

@@ -1,5 +1,7 @@
 //! Preconditioning: how a raw network F becomes D(x, σ) = c_skip x + c_out F(c_in x, c_noise).
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 /// The four families of Karras et al. (EDM), table 1. `kind` in a configuration names the family.
@@ -112,26 +114,53 @@ impl Preconditioning {
         Ok(())
     }
 
+    /// The factors at σ > 0, where one is wanted; for many, [`Preconditioning::prepared`] first.
+    #[must_use]
+    pub fn at(&self, sigma: f64) -> Coefficients {
+        self.prepared().at(sigma)
+    }
+
+    /// With its table of noise levels, where it has one.
+    #[must_use]
+    pub fn prepared(self) -> Prepared {
+        let levels = match self {
+            Self::Iddpm { offset, smallest_ratio, steps } => iddpm_levels(offset, smallest_ratio, steps),
+            _ => vec![],
+        };
+        Prepared { family: self, levels: levels.into() }
+    }
+}
+
+/// A preconditioning that is ready for many calls.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    family: Preconditioning,
+    /// Noise levels of improved DDPM's time steps.
+    levels: Arc<[f64]>,
+}
+
+impl Prepared {
     /// The factors at σ > 0.
     #[must_use]
     pub fn at(&self, sigma: f64) -> Coefficients {
+        use Preconditioning::{Edm, Iddpm, Ve, Vp};
         let unit = 1.0 / (sigma * sigma + 1.0).sqrt();
-        match *self {
-            Self::Vp { beta_min, beta_d, steps } => {
+        match self.family {
+            Vp { beta_min, beta_d, steps } => {
                 let t = ((beta_min * beta_min + 2.0 * beta_d * (sigma * sigma).ln_1p()).sqrt() - beta_min)
                     / beta_d;
                 Coefficients { skip: 1.0, out: -sigma, input: unit, noise: (steps - 1) as f64 * t }
             }
-            Self::Ve => Coefficients { skip: 1.0, out: sigma, input: 1.0, noise: (sigma / 2.0).ln() },
-            Self::Iddpm { offset, smallest_ratio, steps } => {
-                let levels = iddpm_levels(offset, smallest_ratio, steps);
-                let distance = |i: &usize| (levels[*i] - sigma).abs();
-                let nearest =
-                    (0..levels.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0);
+            Ve => Coefficients { skip: 1.0, out: sigma, input: 1.0, noise: (sigma / 2.0).ln() },
+            Iddpm { steps, .. } => {
+                // The levels fall: the nearest is the first below σ or the one before it, which wins a tie.
+                let below = self.levels.partition_point(|level| *level > sigma).clamp(1, steps);
+                let closer = (self.levels[below] - sigma).abs() < (self.levels[below - 1] - sigma).abs();
+                let nearest = if closer { below } else { below - 1 };
                 let noise = steps as f64 - 1.0 - nearest as f64;
                 Coefficients { skip: 1.0, out: -sigma, input: unit, noise }
             }
-            Self::Edm { sigma_data: s } => {
+            Edm { sigma_data: s } => {
                 let total = sigma * sigma + s * s;
                 let (skip, out) = (s * s / total, sigma * s / total.sqrt());
                 Coefficients { skip, out, input: 1.0 / total.sqrt(), noise: sigma.ln() / 4.0 }
@@ -170,6 +199,18 @@ mod tests {
         let iddpm = Preconditioning::iddpm();
         assert_eq!(iddpm.at(1e-9).noise, -1.0);
         assert_eq!(iddpm.at(1e9).noise, 999.0);
+    }
+
+    #[test]
+    fn iddpm_takes_the_nearest_of_all_its_levels() {
+        let (levels, iddpm) = (iddpm_levels(0.008, 0.001, 1000), Preconditioning::iddpm().prepared());
+        assert!(levels.is_sorted_by(|a, b| a > b) && levels[1000] == 0.0);
+        for i in 0..2000 {
+            let sigma = (-8.0 + 0.008 * f64::from(i)).exp();
+            let distance = |i: &usize| (levels[*i] - sigma).abs();
+            let nearest = (0..=1000).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap();
+            assert_eq!(iddpm.at(sigma).noise, 999.0 - nearest as f64, "{sigma}");
+        }
     }
 
     #[test]

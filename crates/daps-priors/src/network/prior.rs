@@ -10,14 +10,14 @@ use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma};
 use daps_nn::FeatureMap;
 
 use super::config::check_side;
-use super::{Coefficients, Network, NetworkConfig, Preconditioning};
+use super::{Coefficients, Network, NetworkConfig, Prepared};
 use crate::{Result, checkpoint};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
 pub struct NetworkPrior {
     network: Arc<dyn Network>,
-    preconditioning: Preconditioning,
+    preconditioning: Prepared,
     shape: Vec<usize>,
     factor: usize,
     classes: usize,
@@ -54,7 +54,7 @@ impl NetworkPrior {
     fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Self {
         Self {
             network: network.into(),
-            preconditioning: config.preconditioning,
+            preconditioning: config.preconditioning.prepared(),
             shape: config.shape().to_vec(),
             factor: config.factor(),
             classes: config.classes(),

@@ -1,6 +1,8 @@
 //! Priors of every form and a dense operator, for tests.
 #![allow(dead_code)]
 
+pub mod golden;
+
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
