@@ -5,6 +5,7 @@ mod list;
 mod run;
 mod table;
 mod toy;
+mod train;
 mod validate;
 mod weights;
 
@@ -31,6 +32,8 @@ enum Command {
     Validate(validate::Command),
     /// The paper's two-dimensional experiment: DAPS beside DPS
     Toy(toy::Args),
+    /// Train a network prior on a data set
+    Train(train::Args),
     /// Look into checkpoints and convert them
     #[command(subcommand)]
     Weights(weights::Command),
@@ -52,6 +55,7 @@ fn main() {
         Command::Run(args) => run::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
+        Command::Train(args) => train::run(&args),
         Command::Weights(command) => weights::run(&command),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => list::explain(&args),

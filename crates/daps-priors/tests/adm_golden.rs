@@ -25,7 +25,7 @@ fn config() -> NetworkConfig {
         num_head_channels: Some(32),
         ..AdmConfig::ffhq256()
     };
-    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp() }
+    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp(), patch: 1 }
 }
 
 fn io() -> HashMap<String, Tensor> {
@@ -112,7 +112,7 @@ fn every_option_trains() {
         adm.attention_resolutions = vec![4];
         adm.num_heads = 2;
         change(&mut adm);
-        NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::iddpm() }
+        NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::iddpm(), patch: 1 }
     };
     let options: [fn(&mut AdmConfig); 6] = [
         |_| {},

@@ -24,7 +24,7 @@ fn config() -> NetworkConfig {
         num_head_channels: Some(32),
         ..AdmConfig::ffhq256()
     };
-    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp() }
+    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp(), patch: 1 }
 }
 
 fn flat(t: &Tensor) -> Vec<f64> {
