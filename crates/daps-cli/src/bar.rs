@@ -60,6 +60,14 @@ impl Progress for Bar {
         if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
+    fn note(&mut self, line: &str) {
+        if self.bar.is_hidden() {
+            eprintln!("{line}");
+        } else {
+            self.bar.println(line);
+        }
+    }
+
     fn end(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -6,6 +6,7 @@ mod list;
 mod run;
 mod table;
 mod toy;
+mod train;
 mod validate;
 mod weights;
 
@@ -32,6 +33,8 @@ enum Command {
     Validate(validate::Command),
     /// The paper's two-dimensional experiment: DAPS beside DPS
     Toy(toy::Args),
+    /// Train a network prior on a data set
+    Train(train::Args),
     /// Look into checkpoints and convert them
     #[command(subcommand)]
     Weights(weights::Command),
@@ -56,6 +59,7 @@ fn main() {
         Command::Run(args) => run::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
+        Command::Train(args) => train::run(&args),
         Command::Weights(command) => weights::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::List(args) => list::list(&args),

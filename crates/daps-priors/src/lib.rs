@@ -16,6 +16,7 @@ mod plane;
 mod registry;
 mod spectrum;
 mod spread;
+pub mod training;
 
 pub use analytic::{Analytic, Posterior, posterior};
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, NetworkPriorConfig, PerComponent, Values};

@@ -44,7 +44,7 @@ fn song() -> SongConfig {
 fn song_network(change: fn(&mut SongConfig)) -> NetworkConfig {
     let mut config = song();
     change(&mut config);
-    NetworkConfig { network: Architecture::Song(config), preconditioning: Preconditioning::edm() }
+    NetworkConfig { network: Architecture::Song(config), preconditioning: Preconditioning::edm(), patch: 1 }
 }
 
 /// Every option builds, runs and gives gradients to all of its weights; augmentation weights have no part in a
@@ -69,7 +69,11 @@ fn every_option_trains() {
         song_network(|c| {
             (c.embedding_type, c.channel_mult_noise, c.label_dim) = (EmbeddingType::Fourier, 2, 3);
         }),
-        NetworkConfig { network: Architecture::Dhariwal(dhariwal), preconditioning: Preconditioning::Ve },
+        NetworkConfig {
+            network: Architecture::Dhariwal(dhariwal),
+            preconditioning: Preconditioning::Ve,
+            patch: 1,
+        },
     ];
     let x = Tensor::randn(0f32, 1.0, (2, 3, 16, 16), &Device::Cpu).unwrap();
     for config in configs {

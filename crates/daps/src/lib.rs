@@ -7,6 +7,7 @@ pub mod picture;
 pub mod plot;
 pub mod progress;
 mod run;
+pub mod train;
 pub mod validate;
 
 pub use config::{RunConfig, TaskConfig};

@@ -22,15 +22,28 @@ pub fn is_image(shape: &[usize]) -> bool {
 
 /// Writes a row of images, values mapped from `range` to black and white, enlarged without smoothing where small.
 pub fn write_row(path: &Path, images: &[Vec<f64>], shape: [usize; 3], range: (f64, f64)) -> Result<()> {
+    let zoom = (SIDE / shape[1].max(shape[2])).max(1);
+    write_grid(path, images, shape, range, images.len(), zoom)
+}
+
+/// Writes images in rows of `columns`, values mapped from `range` to black and white, each pixel `zoom` pixels wide.
+pub fn write_grid(
+    path: &Path,
+    images: &[Vec<f64>],
+    shape: [usize; 3],
+    range: (f64, f64),
+    columns: usize,
+    zoom: usize,
+) -> Result<()> {
     let [channels, height, width] = shape;
-    let zoom = (SIDE / height.max(width)).max(1);
-    let gap = 4;
-    let (w, h) = (images.len() * (width * zoom + gap), height * zoom);
+    let (gap, rows) = (4, images.len().div_ceil(columns.max(1)));
+    let (w, h) = (columns * (width * zoom + gap), rows * (height * zoom + gap) - gap);
     let level = |v: f64| (255.0 * (v - range.0) / (range.1 - range.0)).round().clamp(0.0, 255.0) as u8;
     let picture = ImageBuffer::from_fn(w as u32, h as u32, |x, y| {
-        let (number, inside) = (x as usize / (width * zoom + gap), x as usize % (width * zoom + gap));
-        let (i, j) = (y as usize / zoom, inside / zoom);
-        if j >= width {
+        let (column, row) = (x as usize / (width * zoom + gap), y as usize / (height * zoom + gap));
+        let (i, j) = (y as usize % (height * zoom + gap) / zoom, x as usize % (width * zoom + gap) / zoom);
+        let number = row * columns + column;
+        if i >= height || j >= width || number >= images.len() {
             return Rgb([255u8, 255, 255]);
         }
         // Two channels are a complex image: show the first; one channel is grey.

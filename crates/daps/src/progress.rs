@@ -10,6 +10,9 @@ pub trait Progress {
     /// One more part is done.
     fn step(&mut self, note: &str) -> ControlFlow<()>;
 
+    /// Something worth a line of its own.
+    fn note(&mut self, _line: &str) {}
+
     /// The work has ended.
     fn end(&mut self);
 }

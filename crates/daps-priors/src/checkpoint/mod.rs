@@ -16,6 +16,7 @@ use crate::network::{NetworkConfig, named};
 use crate::{Error, Result};
 
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
+pub(crate) use safe::write as write_safetensors;
 pub use torch::read_archive;
 
 /// The tensors of a file, by name, in the types that they are stored in.

@@ -63,7 +63,7 @@ struct Header {
 }
 
 /// Writes a file with the checksum of its tensors, whole or not at all.
-pub(super) fn write(
+pub(crate) fn write(
     path: &Path,
     tensors: &BTreeMap<String, Tensor>,
     mut metadata: HashMap<String, String>,

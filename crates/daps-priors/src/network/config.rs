@@ -25,10 +25,21 @@ pub enum Architecture {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkConfig {
+    /// Side of the patches that the network sees as one pixel (space to depth); its `channels` and `image_size` are
+    /// those after that step, so images are `patch` times as large and have `patch`² times fewer channels.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub patch: usize,
     /// The architecture.
     pub network: Architecture,
     /// The preconditioning.
     pub preconditioning: Preconditioning,
+}
+
+fn one() -> usize {
+    1
+}
+fn is_one(patch: &usize) -> bool {
+    *patch == 1
 }
 
 /// The configuration of a public checkpoint.
@@ -58,13 +69,14 @@ pub const NAMED: &[Named] = &[
     entry("edm-afhqv2-64-ddpmpp", "EDM DDPM++, animals at 64 x 64", || song(64, &[1, 2, 2, 2], 0, false)),
     entry("edm-afhqv2-64-ncsnpp", "EDM NCSN++, animals at 64 x 64", || song(64, &[1, 2, 2, 2], 0, true)),
     entry("edm-imagenet64-adm", "EDM ADM, ImageNet at 64 x 64, by class", || NetworkConfig {
+        patch: 1,
         network: Architecture::Dhariwal(DhariwalConfig::imagenet64()),
         preconditioning: Preconditioning::edm(),
     }),
 ];
 
 fn adm(config: AdmConfig) -> NetworkConfig {
-    NetworkConfig { network: Architecture::Adm(config), preconditioning: Preconditioning::vp() }
+    NetworkConfig { patch: 1, network: Architecture::Adm(config), preconditioning: Preconditioning::vp() }
 }
 
 fn song(image_size: usize, channel_mult: &[usize], classes: usize, ncsnpp: bool) -> NetworkConfig {
@@ -76,7 +88,7 @@ fn song(image_size: usize, channel_mult: &[usize], classes: usize, ncsnpp: bool)
         config.resample_filter = vec![1.0, 3.0, 3.0, 1.0];
         config.channel_mult_noise = 2;
     }
-    NetworkConfig { network: Architecture::Song(config), preconditioning: Preconditioning::edm() }
+    NetworkConfig { patch: 1, network: Architecture::Song(config), preconditioning: Preconditioning::edm() }
 }
 
 /// The configuration of a public checkpoint.
@@ -109,12 +121,23 @@ impl NetworkConfig {
             Architecture::Song(config) => config.check()?,
             Architecture::Dhariwal(config) => config.check()?,
         }
+        whole("patch", self.patch, 1, 64)?;
+        if !self.seen()[0].is_multiple_of(self.patch * self.patch) {
+            let expected = format!("a multiple of {}, the pixels of a patch", self.patch * self.patch);
+            return Err(daps_core::Error::invalid("network.channels", expected, self.seen()[0]).into());
+        }
         Ok(self.preconditioning.check()?)
     }
 
     /// The shape of an image: channels, height, width.
     #[must_use]
     pub fn shape(&self) -> [usize; 3] {
+        let ([channels, height, width], p) = (self.seen(), self.patch);
+        [channels / (p * p), height * p, width * p]
+    }
+
+    /// The shape of what the network sees: the same where a patch is one pixel.
+    fn seen(&self) -> [usize; 3] {
         let (channels, size) = match &self.network {
             Architecture::Adm(c) => (c.channels, c.image_size),
             Architecture::Song(c) => (c.channels, c.image_size),
@@ -126,11 +149,12 @@ impl NetworkConfig {
     /// By what the sides of an image must divide.
     #[must_use]
     pub fn factor(&self) -> usize {
-        match &self.network {
-            Architecture::Adm(c) => c.factor(),
-            Architecture::Song(c) => 1 << (c.channel_mult.len().max(1) - 1),
-            Architecture::Dhariwal(c) => 1 << (c.channel_mult.len().max(1) - 1),
-        }
+        self.patch
+            * match &self.network {
+                Architecture::Adm(c) => c.factor(),
+                Architecture::Song(c) => 1 << (c.channel_mult.len().max(1) - 1),
+                Architecture::Dhariwal(c) => 1 << (c.channel_mult.len().max(1) - 1),
+            }
     }
 
     /// How many classes the network can be told.

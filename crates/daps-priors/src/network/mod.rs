@@ -7,6 +7,7 @@ mod dhariwal;
 mod edm_block;
 mod embedding;
 mod parameters;
+mod patch;
 mod preconditioning;
 mod prior;
 mod song;
@@ -19,6 +20,7 @@ pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;
 pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
+pub(crate) use prior::factors;
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
 
 /// A U-Net: an image batch, one noise label per sample and perhaps a class per sample in, an image batch out.

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use daps_core::real::{batched, check_rows, combine};
+use daps_core::real::{check_rows, combine};
 use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma};
 use daps_nn::FeatureMap;
 
 use super::config::check_side;
+use super::patch::{shuffle, unshuffle};
 use super::{Coefficients, Network, NetworkConfig, Prepared};
 use crate::{Result, checkpoint};
 
@@ -19,6 +21,7 @@ pub struct NetworkPrior {
     network: Arc<dyn Network>,
     preconditioning: Prepared,
     shape: Vec<usize>,
+    patch: usize,
     factor: usize,
     classes: usize,
     needs_class: bool,
@@ -56,6 +59,7 @@ impl NetworkPrior {
             network: network.into(),
             preconditioning: config.preconditioning.prepared(),
             shape: config.shape().to_vec(),
+            patch: config.patch,
             factor: config.factor(),
             classes: config.classes(),
             needs_class: config.needs_class(),
@@ -98,13 +102,12 @@ impl NetworkPrior {
             Ok(Tensor::from_vec(values, (c.len(), 1, 1, 1), x.device())?)
         };
         let input = x.broadcast_mul(&column(|c| c.input)?)?;
-        let raw = self.raw(&input, &c)?.to_nchw().map_err(tensor_error)?;
-        let raw = raw.narrow(1, 0, self.shape[0])?.contiguous()?;
+        let raw = self.image(&self.raw(&input, &c)?)?;
         let skip = x.broadcast_mul(&column(|c| c.skip)?)?;
         Ok((skip + raw.broadcast_mul(&column(|c| c.out)?)?)?)
     }
 
-    fn coefficients(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Vec<Coefficients>> {
+    pub(crate) fn coefficients(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Vec<Coefficients>> {
         let rows = check_rows("network input", x, &self.shape)?;
         if let Sigma::Rows(sigmas) = sigma
             && sigmas.len() != rows
@@ -130,22 +133,42 @@ impl NetworkPrior {
         }
     }
 
-    /// F(input, c_noise).
-    fn raw(&self, input: &Tensor, c: &[Coefficients]) -> daps_core::Result<FeatureMap> {
+    /// F(input, c_noise), as it leaves the network.
+    pub(crate) fn raw(&self, input: &Tensor, c: &[Coefficients]) -> daps_core::Result<FeatureMap> {
         let noise: Vec<f32> = c.iter().map(|c| c.noise as f32).collect();
         let classes = self.class.map(|class| vec![class; c.len()]);
-        let x = FeatureMap::from_nchw(input).map_err(tensor_error)?;
+        let x = FeatureMap::from_nchw(&unshuffle(input, self.patch)?).map_err(tensor_error)?;
         self.network.forward(&x, &noise, classes.as_deref()).map_err(tensor_error)
+    }
+
+    /// F as an image, with its history; the learned-variance half, where there is one, has no part in it.
+    pub(crate) fn image(&self, raw: &FeatureMap) -> daps_core::Result<Tensor> {
+        let channels = self.shape[0] * self.patch * self.patch;
+        let kept = raw.to_nchw().map_err(tensor_error)?.narrow(1, 0, channels)?.contiguous()?;
+        Ok(shuffle(&kept, self.patch)?)
+    }
+
+    /// Pulls the derivative of some number in [`Self::image`] back to everything that led to `raw`.
+    pub(crate) fn pull_back(&self, raw: &FeatureMap, gradient: &Tensor) -> daps_core::Result<GradStore> {
+        let mut gradient = unshuffle(gradient, self.patch)?;
+        let (rows, channels, height, width) = gradient.dims4()?;
+        let dropped = raw.channels() - channels;
+        if dropped > 0 {
+            let zeros = Tensor::zeros((rows, dropped, height, width), DType::F32, gradient.device())?;
+            gradient = Tensor::cat(&[&gradient, &zeros], 1)?;
+        }
+        let gradient = FeatureMap::from_nchw(&gradient).map_err(tensor_error)?;
+        raw.backward(&gradient).map_err(tensor_error)
     }
 
     /// c_skip x + c_out F without the history.
     fn finish(&self, x: &Tensor, raw: &FeatureMap, c: &[Coefficients]) -> daps_core::Result<Tensor> {
-        let raw = raw.detach().to_nchw().map_err(tensor_error)?.narrow(1, 0, self.shape[0])?.contiguous()?;
+        let raw = self.image(&raw.detach())?;
         combine(&[(&factors(c, |c| c.skip), x), (&factors(c, |c| c.out), &raw)])
     }
 }
 
-fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f64> {
+pub(crate) fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f64> {
     c.iter().map(f).collect()
 }
 
@@ -184,15 +207,8 @@ impl DifferentiableDenoiser for NetworkPrior {
         let denoised = self.finish(&x, &raw, &c)?;
         let v = cotangent(&denoised)?.to_dtype(DType::F32)?;
         check_rows("cotangent", &v, &self.shape)?;
-        // The learned-variance half of the output, where there is one, has no part in D.
-        let mut gradient = combine(&[(&factors(&c, |c| c.out), &v)])?;
-        let dropped = raw.channels() - self.shape[0];
-        if dropped > 0 {
-            let zeros = batched(c.len(), &[dropped, self.shape[1], self.shape[2]]);
-            gradient = Tensor::cat(&[&gradient, &Tensor::zeros(zeros, DType::F32, x.device())?], 1)?;
-        }
-        let gradient = FeatureMap::from_nchw(&gradient).map_err(tensor_error)?;
-        let store = raw.backward(&gradient).map_err(tensor_error)?;
+        let gradient = combine(&[(&factors(&c, |c| c.out), &v)])?;
+        let store = self.pull_back(&raw, &gradient)?;
         let skip = factors(&c, |c| c.skip);
         let vjp = match store.get(input.as_tensor()) {
             Some(g) => combine(&[(&skip, &v), (&factors(&c, |c| c.input), g)])?,

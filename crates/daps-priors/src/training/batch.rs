@@ -1,0 +1,99 @@
+//! What a step sees: images, mirrors, noise levels and noise, each a function of (seed, step, place in the batch).
+
+use candle_core::{DType, Tensor};
+use daps_core::{Address, Noise, Purpose, Row, open01};
+use rand_chacha::rand_core::Rng;
+
+use super::data::Images;
+use crate::Result;
+
+/// Running numbers of the choices that a step or an epoch makes.
+const ORDER: usize = 0;
+const MIRROR: usize = 1;
+const LEVEL: usize = 2;
+
+/// One step's input.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// Images.
+    pub x0: Tensor,
+    /// Standard normal noise.
+    pub noise: Tensor,
+    /// A noise level for each image.
+    pub sigma: Vec<f64>,
+}
+
+/// All batches of a training run. Every image comes once in an epoch, in a new order each time.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Images of a batch.
+    pub size: usize,
+    /// Whether images are mirrored half of the time.
+    pub flip: bool,
+    /// Mean and deviation of ln σ.
+    pub log_sigma: (f64, f64),
+    /// The order of the epoch that was asked for last.
+    order: Option<(u64, Vec<usize>)>,
+}
+
+impl Batches {
+    /// Batches with these settings.
+    #[must_use]
+    pub fn new(seed: u64, size: usize, flip: bool, log_sigma: (f64, f64)) -> Self {
+        Self { seed, size, flip, log_sigma, order: None }
+    }
+
+    /// The batch of a step.
+    pub fn at(&mut self, step: u64, images: &Images) -> Result<Batch> {
+        let rows = (0..self.size as u64).map(|place| Row { measurement: place, chain: 0 }).collect();
+        let noise = Noise::new(self.seed, rows);
+        let at = |purpose, index| Address::new(step as usize, purpose, index);
+        let mirrors = noise.uniform(at(Purpose::Choice, MIRROR));
+        let chosen: Vec<(usize, bool)> = (0..self.size)
+            .map(|place| {
+                let index = self.image(step * self.size as u64 + place as u64, images.len());
+                (index, self.flip && mirrors[place] < 0.5)
+            })
+            .collect();
+        // One level in each of `size` equally likely intervals: every level is as likely as without that, and the loss
+        // of a batch varies less.
+        let offset = open01(&mut noise.stream(0, at(Purpose::Choice, LEVEL)));
+        let sigma = (0..self.size).map(|place| {
+            let (mean, deviation) = self.log_sigma;
+            (mean + deviation * normal_quantile((place as f64 + offset) / self.size as f64)).exp()
+        });
+        Ok(Batch {
+            x0: images.select(&chosen)?,
+            noise: noise.normal(at(Purpose::Renoise, 0), &images.shape(), DType::F32)?,
+            sigma: sigma.collect(),
+        })
+    }
+
+    /// The `number`-th image that training sees.
+    fn image(&mut self, number: u64, of: usize) -> usize {
+        let (epoch, place) = (number / of as u64, (number % of as u64) as usize);
+        if self.order.as_ref().is_none_or(|(known, order)| *known != epoch || order.len() != of) {
+            let mut rng =
+                Noise::chains(self.seed, 1).stream(0, Address::new(epoch as usize, Purpose::Choice, ORDER));
+            let mut order: Vec<usize> = (0..of).collect();
+            for i in (1..of).rev() {
+                order.swap(i, (rng.next_u64() % (i as u64 + 1)) as usize);
+            }
+            self.order = Some((epoch, order));
+        }
+        self.order.as_ref().map_or(0, |(_, order)| order[place])
+    }
+}
+
+/// The number below which a standard normal one falls with probability `p`, by bisection.
+fn normal_quantile(p: f64) -> f64 {
+    let (mut low, mut high) = (-40.0, 40.0);
+    for _ in 0..64 {
+        let middle = 0.5 * (low + high);
+        let below = 0.5 * libm::erfc(-middle * std::f64::consts::FRAC_1_SQRT_2);
+        if below < p { low = middle } else { high = middle }
+    }
+    0.5 * (low + high)
+}

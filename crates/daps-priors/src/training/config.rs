@@ -1,0 +1,231 @@
+//! What to train, on what and how: one TOML file, checked before any work starts.
+
+use serde::{Deserialize, Serialize};
+
+use super::data::DataConfig;
+use crate::network::{Architecture, NetworkConfig, Preconditioning};
+use crate::{Error, Result};
+
+/// A training run. Durations are in images seen, so that they mean the same at any batch size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainConfig {
+    /// The prior's name.
+    pub name: String,
+    /// Seed of everything that is random.
+    #[serde(default)]
+    pub seed: u64,
+    /// Images to see in all.
+    pub images: u64,
+    /// Images of one step.
+    #[serde(default = "batch")]
+    pub batch: usize,
+    /// Minutes between checkpoints.
+    #[serde(default = "checkpoint_minutes")]
+    pub checkpoint_minutes: f64,
+    /// Minutes between sample grids and denoising tables.
+    #[serde(default = "report_minutes")]
+    pub report_minutes: f64,
+    /// Side of the patches that the network sees as one pixel.
+    #[serde(default = "one")]
+    pub patch: usize,
+    /// The data set.
+    pub data: DataConfig,
+    /// The network's architecture.
+    pub network: Architecture,
+    /// Noise levels of the loss.
+    #[serde(default)]
+    pub loss: LossConfig,
+    /// Steps.
+    #[serde(default)]
+    pub optimizer: OptimizerConfig,
+    /// Averaged weights.
+    #[serde(default)]
+    pub ema: EmaConfig,
+    /// What the model card says.
+    #[serde(default)]
+    pub card: CardConfig,
+}
+
+/// ln σ ~ N(p_mean, p_std²), and EDM's weights for data of deviation σ_data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LossConfig {
+    /// Mean of ln σ.
+    pub p_mean: f64,
+    /// Deviation of ln σ.
+    pub p_std: f64,
+    /// Deviation of the data; absent: measured on the training images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sigma_data: Option<f64>,
+}
+
+impl Default for LossConfig {
+    fn default() -> Self {
+        Self { p_mean: -1.2, p_std: 1.2, sigma_data: None }
+    }
+}
+
+/// AdamW with a linear warm-up and, from `decay_after` on, a rate that falls as 1/√images.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerConfig {
+    /// The largest step size.
+    pub learning_rate: f64,
+    /// Images over which it grows from zero.
+    pub warmup: f64,
+    /// Images after which it falls as their inverse square root; 0: never.
+    pub decay_after: f64,
+    /// Decay of the gradient's mean.
+    pub beta1: f64,
+    /// Decay of the gradient's mean square.
+    pub beta2: f64,
+    /// Added to the root of the mean square.
+    pub epsilon: f64,
+    /// Decoupled decay of the weights, times the step size.
+    pub weight_decay: f64,
+    /// Largest norm of the whole gradient; 0: no limit.
+    pub clip: f64,
+}
+
+impl Default for OptimizerConfig {
+    fn default() -> Self {
+        Self {
+            learning_rate: 4e-4,
+            warmup: 10_000.0,
+            decay_after: 0.0,
+            beta1: 0.9,
+            beta2: 0.999,
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            clip: 1.0,
+        }
+    }
+}
+
+/// The average of the weights over the last images: an exponential one whose half-life grows at first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmaConfig {
+    /// Half-life in images.
+    pub half_life: f64,
+    /// The half-life is at most this share of the images seen so far.
+    pub ramp: f64,
+}
+
+impl Default for EmaConfig {
+    fn default() -> Self {
+        Self { half_life: 500_000.0, ramp: 0.05 }
+    }
+}
+
+/// Sentences for the model card.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CardConfig {
+    /// Where the data come from.
+    pub data: String,
+    /// What the weights may be used for.
+    pub licence: String,
+    /// How to make the data set.
+    pub recipe: String,
+}
+
+fn one() -> usize {
+    1
+}
+fn batch() -> usize {
+    32
+}
+fn checkpoint_minutes() -> f64 {
+    5.0
+}
+fn report_minutes() -> f64 {
+    30.0
+}
+
+impl TrainConfig {
+    /// From TOML, checked.
+    pub fn parse(text: &str) -> Result<Self> {
+        let config: Self = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);
+            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            Error::config("training", format!("{place}{}", e.message()))
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// As TOML.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|e| Error::config("training", e))
+    }
+
+    /// The network that a run with this σ_data trains.
+    #[must_use]
+    pub fn network(&self, sigma_data: f64) -> NetworkConfig {
+        NetworkConfig {
+            patch: self.patch,
+            network: self.network.clone(),
+            preconditioning: Preconditioning::Edm { sigma_data },
+        }
+    }
+
+    /// Steps in all.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.images.div_ceil(self.batch.max(1) as u64)
+    }
+
+    /// Refuses settings with which nothing can be trained.
+    pub fn check(&self) -> Result<()> {
+        let o = &self.optimizer;
+        let good_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(good_name) {
+            let expected = "letters, digits, '-', '_' and '.'";
+            return Err(daps_core::Error::invalid("name", expected, format!("'{}'", self.name)).into());
+        }
+        for (what, value, least) in [("images", self.images, 1), ("batch", self.batch as u64, 1)] {
+            if value < least {
+                return Err(daps_core::Error::invalid(what, format!("at least {least}"), value).into());
+            }
+        }
+        for (what, value) in [
+            ("loss.p_std", self.loss.p_std),
+            ("loss.sigma_data", self.loss.sigma_data.unwrap_or(1.0)),
+            ("optimizer.learning_rate", o.learning_rate),
+            ("optimizer.epsilon", o.epsilon),
+            ("ema.half_life", self.ema.half_life),
+            ("ema.ramp", self.ema.ramp),
+            ("checkpoint_minutes", self.checkpoint_minutes),
+            ("report_minutes", self.report_minutes),
+        ] {
+            if !(value.is_finite() && value > 0.0) {
+                return Err(daps_core::Error::invalid(what, "a positive number", value).into());
+            }
+        }
+        for (what, value) in [
+            ("optimizer.warmup", o.warmup),
+            ("optimizer.decay_after", o.decay_after),
+            ("optimizer.weight_decay", o.weight_decay),
+            ("optimizer.clip", o.clip),
+            ("loss.p_mean squared", self.loss.p_mean.powi(2)),
+        ] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(daps_core::Error::invalid(what, "a number from 0", value).into());
+            }
+        }
+        for (what, value) in [("optimizer.beta1", o.beta1), ("optimizer.beta2", o.beta2)] {
+            if !(0.0..1.0).contains(&value) {
+                return Err(daps_core::Error::invalid(what, "a number from 0 to below 1", value).into());
+            }
+        }
+        let network = self.network(self.loss.sigma_data.unwrap_or(1.0));
+        network.check()?;
+        if network.needs_class() {
+            let expected = "a network without classes: training has no labels";
+            return Err(daps_core::Error::invalid("network", expected, "num_classes").into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! A data set in memory, and the part of it that is never trained on.
+
+mod pictures;
+mod read;
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{Device, Tensor};
+use daps_core::real::BLOCK;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{Error, Result};
+
+/// Where the images are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// A folder of pictures, a tar of them, an IDX file (MNIST) or a `.npy` array, the files perhaps compressed with
+    /// gzip; relative to the configuration.
+    pub source: PathBuf,
+    /// How many of the last images, in the order of their names, are kept apart and never trained on.
+    #[serde(default)]
+    pub held_out: usize,
+    /// Whether to show each image mirrored half of the time.
+    #[serde(default)]
+    pub flip: bool,
+    /// How pictures of another size are brought to the network's.
+    #[serde(default)]
+    pub fit: Fit,
+}
+
+/// How a picture of another size is made to fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fit {
+    /// Scaled until it covers the square, then cut in the middle.
+    #[default]
+    Crop,
+    /// Put in the middle of a black square; a larger one is refused.
+    Pad,
+}
+
+/// Images of one shape; bytes stand for [-1, 1].
+#[derive(Clone, Debug)]
+pub struct Images {
+    shape: [usize; 3],
+    pixels: Pixels,
+}
+
+#[derive(Clone, Debug)]
+enum Pixels {
+    Bytes(Vec<u8>),
+    Floats(Vec<f32>),
+}
+
+impl Images {
+    /// From bytes, image by image, channel by channel.
+    #[must_use]
+    pub fn bytes(shape: [usize; 3], bytes: Vec<u8>) -> Self {
+        Self { shape, pixels: Pixels::Bytes(bytes) }
+    }
+
+    /// From numbers, image by image, channel by channel.
+    #[must_use]
+    pub fn floats(shape: [usize; 3], floats: Vec<f32>) -> Self {
+        Self { shape, pixels: Pixels::Floats(floats) }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let values = match &self.pixels {
+            Pixels::Bytes(v) => v.len(),
+            Pixels::Floats(v) => v.len(),
+        };
+        values / self.size()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Channels, height, width.
+    #[must_use]
+    pub fn shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Writes one image, mirrored where asked for.
+    pub fn copy(&self, index: usize, mirrored: bool, out: &mut [f32]) {
+        let range = index * self.size()..(index + 1) * self.size();
+        match &self.pixels {
+            Pixels::Bytes(v) => {
+                out.iter_mut().zip(&v[range]).for_each(|(o, b)| *o = f32::from(*b) / 127.5 - 1.0);
+            }
+            Pixels::Floats(v) => out.copy_from_slice(&v[range]),
+        }
+        if mirrored {
+            out.chunks_mut(self.shape[2]).for_each(<[f32]>::reverse);
+        }
+    }
+
+    /// The chosen images as `[n, channels, height, width]`, those marked mirrored.
+    pub fn select(&self, chosen: &[(usize, bool)]) -> Result<Tensor> {
+        let [c, h, w] = self.shape;
+        let mut values = vec![0f32; chosen.len() * self.size()];
+        let rows = values.par_chunks_mut(self.size()).zip(chosen);
+        rows.for_each(|(out, (index, mirrored))| self.copy(*index, *mirrored, out));
+        let tensor = Tensor::from_vec(values, (chosen.len(), c, h, w), &Device::Cpu);
+        Ok(tensor.map_err(daps_core::Error::from)?)
+    }
+
+    /// The first `most` images.
+    pub fn first(&self, most: usize) -> Result<Tensor> {
+        self.select(&(0..self.len().min(most)).map(|i| (i, false)).collect::<Vec<_>>())
+    }
+
+    /// Standard deviation of all values.
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        let sums: Vec<(f64, f64)> = (0..self.len())
+            .into_par_iter()
+            .map(|i| {
+                let mut values = vec![0f32; self.size()];
+                self.copy(i, false, &mut values);
+                let wide = values.iter().map(|v| f64::from(*v));
+                (wide.clone().sum(), wide.map(|v| v * v).sum())
+            })
+            .collect();
+        let n = (self.len() * self.size()) as f64;
+        let (sum, squares) = sums.iter().fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+        (squares / n - (sum / n).powi(2)).max(0.0).sqrt()
+    }
+
+    /// Cuts off the last `count` images.
+    fn split_off(&mut self, count: usize) -> Self {
+        let at = (self.len() - count) * self.size();
+        let pixels = match &mut self.pixels {
+            Pixels::Bytes(v) => Pixels::Bytes(v.split_off(at)),
+            Pixels::Floats(v) => Pixels::Floats(v.split_off(at)),
+        };
+        Self { shape: self.shape, pixels }
+    }
+
+    fn digest(&self, hash: &mut Sha256) {
+        hash.update(format!("{:?}\n", self.shape));
+        match &self.pixels {
+            Pixels::Bytes(v) => hash.update(v),
+            Pixels::Floats(v) => v.chunks(BLOCK).for_each(|part| {
+                hash.update(part.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>());
+            }),
+        }
+    }
+}
+
+/// Images to train on, and images kept apart.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// To train on.
+    pub train: Images,
+    /// Never trained on.
+    pub held_out: Images,
+    /// SHA-256 of all of them and of where they are cut.
+    pub checksum: String,
+}
+
+impl Dataset {
+    /// Reads the images of a configuration; `base` is where its relative paths start.
+    pub fn read(config: &DataConfig, shape: [usize; 3], base: &Path) -> Result<Self> {
+        let source = base.join(&config.source);
+        Self::split(read::read(&source, shape, config.fit)?, config.held_out)
+            .map_err(|reason| Error::file(&source, reason))
+    }
+
+    /// Keeps the last `held_out` images apart.
+    pub fn split(mut train: Images, held_out: usize) -> std::result::Result<Self, String> {
+        let count = train.len();
+        if held_out >= count {
+            return Err(format!("has {count} images, none of which is left when {held_out} are held out"));
+        }
+        let mut hash = Sha256::new();
+        train.digest(&mut hash);
+        hash.update(format!("\n{held_out}"));
+        let held_out = train.split_off(held_out);
+        let hex = |b: &u8| format!("{b:02x}");
+        Ok(Self { train, held_out, checksum: hash.finalize().iter().map(hex).collect() })
+    }
+}

@@ -1,0 +1,65 @@
+//! One picture as bytes of the network's shape.
+
+use std::io::Cursor;
+
+use image::imageops::FilterType;
+use image::{DynamicImage, ImageReader};
+
+use super::Fit;
+
+/// File name endings of pictures that are read.
+pub(super) const ENDINGS: [&str; 9] = ["png", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "gif", "ppm"];
+
+/// Whether a file's name says that it is a picture.
+pub(super) fn is_picture(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, e)| e.to_lowercase());
+    let hidden = name.rsplit('/').next().is_some_and(|n| n.starts_with('.'));
+    !hidden && ending.is_some_and(|e| ENDINGS.contains(&e.as_str()))
+}
+
+/// Decodes a picture (transparency is dropped, of an animation the first frame is taken) and makes it fit.
+pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<Vec<u8>, String> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| e.to_string())?;
+    let picture = reader.decode().map_err(|e| {
+        format!("is no readable picture ({})", e.to_string().lines().next().unwrap_or("unknown"))
+    })?;
+    fitted(&picture, shape, fit)
+}
+
+/// Bytes, channel by channel.
+pub(super) fn fitted(picture: &DynamicImage, shape: [usize; 3], fit: Fit) -> Result<Vec<u8>, String> {
+    let [channels, height, width] = shape;
+    let (w, h) = (picture.width() as usize, picture.height() as usize);
+    if fit == Fit::Pad && (w > width || h > height) {
+        return Err(format!("is {w}x{h}, which does not fit into {width}x{height}"));
+    }
+    let resized;
+    let picture = if fit == Fit::Crop && (w, h) != (width, height) {
+        resized = picture.resize_to_fill(width as u32, height as u32, FilterType::Lanczos3);
+        &resized
+    } else {
+        picture
+    };
+    let interleaved =
+        if channels == 1 { picture.to_luma8().into_raw() } else { picture.to_rgb8().into_raw() };
+    let (w, h) = (picture.width() as usize, picture.height() as usize);
+    Ok(padded(&interleaved, (channels, h, w), (height, width)))
+}
+
+/// Interleaved bytes to planes, in the middle of a black rectangle.
+fn padded(
+    interleaved: &[u8],
+    (channels, h, w): (usize, usize, usize),
+    (height, width): (usize, usize),
+) -> Vec<u8> {
+    let (top, left) = ((height - h) / 2, (width - w) / 2);
+    let mut planes = vec![0u8; channels * height * width];
+    for c in 0..channels {
+        for i in 0..h {
+            for j in 0..w {
+                planes[(c * height + top + i) * width + left + j] = interleaved[(i * w + j) * channels + c];
+            }
+        }
+    }
+    planes
+}

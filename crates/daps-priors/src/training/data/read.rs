@@ -1,0 +1,145 @@
+//! Data sets from folders, tars, IDX files and arrays; what a file is, its first bytes decide.
+
+use std::io::{Cursor, Read};
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+use image::{DynamicImage, GrayImage};
+use rayon::prelude::*;
+
+use super::pictures::{self, ENDINGS};
+use super::{Fit, Images};
+use crate::{Error, Result};
+
+/// Reads all images in the order of their names, or of the file.
+pub(super) fn read(source: &Path, shape: [usize; 3], fit: Fit) -> Result<Images> {
+    if source.is_dir() {
+        return decode_all(source, folder(source)?, shape, fit);
+    }
+    let bytes = std::fs::read(source).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::file(source, "no such file or folder"),
+        _ => Error::file(source, e),
+    })?;
+    let bytes = gunzip(bytes).map_err(|e| Error::file(source, format!("is no whole gzip file ({e})")))?;
+    if bytes.starts_with(&[0, 0, 8, 3]) {
+        return idx(&bytes, shape, fit).map_err(|reason| Error::file(source, reason));
+    }
+    if bytes.starts_with(b"\x93NUMPY") {
+        return npy(source, shape);
+    }
+    if bytes.get(257..262) == Some(b"ustar") {
+        return decode_all(source, tar(source, &bytes)?, shape, fit);
+    }
+    Err(Error::file(source, "is neither a folder of pictures, nor a tar, an IDX or a .npy file"))
+}
+
+type Named = (String, Vec<u8>);
+
+/// Names and bytes of a folder's pictures.
+fn folder(source: &Path) -> Result<Vec<Named>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(source).map_err(|e| Error::file(source, e))? {
+        let path = entry.map_err(|e| Error::file(source, e))?.path();
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_file() && pictures::is_picture(&name) {
+            files.push((name, std::fs::read(&path).map_err(|e| Error::file(&path, e))?));
+        }
+    }
+    Ok(files)
+}
+
+/// Names and bytes of a tar's pictures.
+fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
+    let broken = |e: std::io::Error| Error::file(source, format!("is no whole tar file ({e})"));
+    let mut files = Vec::new();
+    let mut archive = tar::Archive::new(Cursor::new(bytes));
+    for entry in archive.entries().map_err(broken)? {
+        let mut entry = entry.map_err(broken)?;
+        let name = entry.path().map_err(broken)?.to_string_lossy().into_owned();
+        if entry.header().entry_type().is_file() && pictures::is_picture(&name) {
+            let mut file = Vec::new();
+            entry.read_to_end(&mut file).map_err(broken)?;
+            files.push((name, file));
+        }
+    }
+    Ok(files)
+}
+
+fn decode_all(source: &Path, mut files: Vec<Named>, shape: [usize; 3], fit: Fit) -> Result<Images> {
+    if files.is_empty() {
+        return Err(Error::file(source, format!("holds no pictures ({})", ENDINGS.join(", "))));
+    }
+    files.sort();
+    if !matches!(shape[0], 1 | 3) {
+        let reason = format!("pictures have 1 or 3 channels, the network's images {}", shape[0]);
+        return Err(Error::file(source, reason));
+    }
+    let decoded: Vec<std::result::Result<Vec<u8>, String>> =
+        files.par_iter().map(|(_, bytes)| pictures::decode(bytes, shape, fit)).collect();
+    let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
+    for ((name, _), picture) in files.iter().zip(decoded) {
+        pixels.extend(picture.map_err(|reason| Error::file(&source.join(name), reason))?);
+    }
+    Ok(Images::bytes(shape, pixels))
+}
+
+fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut plain = Vec::new();
+    flate2::read::MultiGzDecoder::new(Cursor::new(bytes)).read_to_end(&mut plain)?;
+    Ok(plain)
+}
+
+/// Grey pictures of MNIST's format: four big-endian numbers (the magic one, count, rows, columns), then bytes.
+fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<Images, String> {
+    let number = |i: usize| {
+        let part = bytes.get(4 * i..4 * i + 4)?;
+        Some(part.iter().fold(0usize, |n, b| n << 8 | usize::from(*b)))
+    };
+    let (Some(count), Some(rows), Some(columns)) = (number(1), number(2), number(3)) else {
+        return Err("is no whole IDX file".to_owned());
+    };
+    let pixels = &bytes[16..];
+    if rows == 0 || columns == 0 || count.checked_mul(rows * columns) != Some(pixels.len()) {
+        let found = pixels.len();
+        return Err(format!("says that it holds {count} images of {rows}x{columns}, but has {found} bytes"));
+    }
+    if shape[0] != 1 {
+        return Err(format!("holds grey images; the network's have {} channels", shape[0]));
+    }
+    let each = |image: &[u8]| {
+        let grey = GrayImage::from_raw(columns as u32, rows as u32, image.to_vec());
+        let grey = grey.ok_or_else(|| "holds images of no size".to_owned())?;
+        pictures::fitted(&DynamicImage::ImageLuma8(grey), shape, fit)
+    };
+    let fitted: std::result::Result<Vec<Vec<u8>>, String> =
+        pixels.par_chunks(rows * columns).map(each).collect();
+    Ok(Images::bytes(shape, fitted?.concat()))
+}
+
+/// Numbers as they are, or bytes that stand for [-1, 1]; arrays are never resized.
+fn npy(source: &Path, shape: [usize; 3]) -> Result<Images> {
+    let reason = |e: candle_core::Error| {
+        Error::file(source, e.to_string().lines().next().unwrap_or("unreadable").to_owned())
+    };
+    let array = Tensor::read_npy(source).map_err(reason)?;
+    let fits = match *array.dims() {
+        [n, h, w] => n > 0 && [1, h, w] == shape,
+        [n, c, h, w] => n > 0 && [c, h, w] == shape,
+        _ => false,
+    };
+    if !fits {
+        let [c, h, w] = shape;
+        let got = array.dims();
+        return Err(Error::file(source, format!("expected an array of n x {c} x {h} x {w}, got {got:?}")));
+    }
+    let flat = array.flatten_all().map_err(reason)?;
+    if flat.dtype() == DType::U8 {
+        return Ok(Images::bytes(shape, flat.to_vec1().map_err(reason)?));
+    }
+    let flat = flat.to_dtype(DType::F32).map_err(reason)?;
+    daps_core::real::check_finite(&source.display().to_string(), &flat)?;
+    Ok(Images::floats(shape, flat.to_vec1().map_err(reason)?))
+}

@@ -1,0 +1,18 @@
+//! Training of network priors: EDM's loss on a data set, AdamW, averaged weights, and checkpoints from which a killed
+//! run goes on to the same bits. Everything random is a function of (seed, step).
+
+mod batch;
+mod config;
+mod data;
+mod loss;
+mod optimizer;
+mod trainer;
+mod validation;
+
+pub use batch::{Batch, Batches};
+pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TrainConfig};
+pub use data::{DataConfig, Dataset, Fit, Images};
+pub use loss::loss_and_gradients;
+pub use optimizer::{AdamW, ema_decay, learning_rate};
+pub use trainer::{Point, Trainer};
+pub use validation::{DENOISING_LEVELS, draw_samples, measure_spread, psnr};

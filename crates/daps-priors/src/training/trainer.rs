@@ -1,0 +1,243 @@
+//! A training run in memory: steps, and a checkpoint from which it goes on to the same bits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use daps_core::real::to_f64;
+use serde::{Deserialize, Serialize};
+
+use super::batch::Batches;
+use super::config::TrainConfig;
+use super::data::Dataset;
+use super::loss::loss_and_gradients;
+use super::optimizer::{AdamW, ema_decay, learning_rate};
+use crate::checkpoint::{self, CONFIG_KEY, write_safetensors};
+use crate::network::{NetworkConfig, NetworkPrior, Preconditioning};
+use crate::{Error, Result};
+
+/// Steps that a point of the loss curve covers.
+const POINT: u64 = 50;
+
+/// Metadata keys of a training checkpoint.
+const MARK_KEY: &str = "daps.training";
+
+/// A point of the loss curve: means over the last steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// Images seen so far.
+    pub images: u64,
+    /// EDM's loss.
+    pub loss: f64,
+    /// The gradient's norm before it was limited.
+    pub norm: f64,
+    /// The step size.
+    pub rate: f64,
+}
+
+/// What a checkpoint says of itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Mark {
+    step: u64,
+    seconds: f64,
+    /// The configuration without what does not change the weights.
+    config: String,
+    /// The data set's checksum.
+    data: String,
+}
+
+/// A network in training.
+pub struct Trainer {
+    config: TrainConfig,
+    network: NetworkConfig,
+    data: Dataset,
+    prior: NetworkPrior,
+    optimizer: AdamW,
+    batches: Batches,
+    step: u64,
+    /// Seconds of work, over all resumptions.
+    pub seconds: f64,
+    curve: Vec<Point>,
+    /// Sums of loss and norm since the last point.
+    open: [f64; 2],
+}
+
+impl Trainer {
+    /// A fresh network.
+    pub fn new(config: TrainConfig, data: Dataset) -> Result<Self> {
+        config.check()?;
+        let sigma_data = match config.loss.sigma_data {
+            Some(given) => given,
+            None => data.train.deviation(),
+        };
+        let network = config.network(sigma_data);
+        network.check()?;
+        let (prior, variables) = NetworkPrior::fresh(&network, config.seed, &Device::Cpu)?;
+        let log_sigma = (config.loss.p_mean, config.loss.p_std);
+        Ok(Self {
+            optimizer: AdamW::new(&config.optimizer, variables)?,
+            batches: Batches::new(config.seed, config.batch, config.data.flip, log_sigma),
+            network,
+            data,
+            prior,
+            config,
+            step: 0,
+            seconds: 0.0,
+            curve: Vec::new(),
+            open: [0.0; 2],
+        })
+    }
+
+    /// The configuration of the network, σ_data included.
+    #[must_use]
+    pub fn network(&self) -> &NetworkConfig {
+        &self.network
+    }
+
+    /// The data's deviation in the preconditioning.
+    #[must_use]
+    pub fn sigma_data(&self) -> f64 {
+        match self.network.preconditioning {
+            Preconditioning::Edm { sigma_data } => sigma_data,
+            _ => f64::NAN,
+        }
+    }
+
+    /// Numbers that are trained.
+    #[must_use]
+    pub fn parameters(&self) -> usize {
+        self.optimizer.len()
+    }
+
+    /// The configuration of the run.
+    #[must_use]
+    pub fn config(&self) -> &TrainConfig {
+        &self.config
+    }
+
+    /// The images.
+    #[must_use]
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// Steps done.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    /// Images seen.
+    #[must_use]
+    pub fn images(&self) -> u64 {
+        self.step * self.config.batch as u64
+    }
+
+    /// The loss curve.
+    #[must_use]
+    pub fn curve(&self) -> &[Point] {
+        &self.curve
+    }
+
+    /// One step; gives its loss.
+    pub fn advance(&mut self) -> Result<f64> {
+        let batch = self.batches.at(self.step, &self.data.train)?;
+        let (loss, gradients) = loss_and_gradients(&self.prior, &batch)?;
+        let number = self.step + 1;
+        let images = (number * self.config.batch as u64) as f64;
+        let rate = learning_rate(&self.config.optimizer, images);
+        let decay = ema_decay(&self.config.ema, images, self.config.batch as f64);
+        let norm = self.optimizer.step(&gradients, number, rate, decay)?;
+        if !(loss.is_finite() && norm.is_finite()) {
+            let reason = format!(
+                "training diverged at step {number} (loss {loss}, gradient norm {norm}); take a smaller learning_rate"
+            );
+            return Err(Error::config("network", reason));
+        }
+        self.step = number;
+        self.open[0] += loss;
+        self.open[1] += norm;
+        if number.is_multiple_of(POINT) {
+            let [loss, norm] = self.open.map(|sum| sum / POINT as f64);
+            self.curve.push(Point { images: self.images(), loss, norm, rate });
+            self.open = [0.0; 2];
+        }
+        Ok(loss)
+    }
+
+    /// The denoiser with the averaged weights.
+    pub fn average(&self) -> Result<NetworkPrior> {
+        NetworkPrior::new(&self.network, self.optimizer.average()?)
+    }
+
+    /// The averaged weights.
+    pub fn averaged_weights(&self) -> Result<BTreeMap<String, Tensor>> {
+        self.optimizer.average()
+    }
+
+    /// Writes everything that the next step depends on, whole or not at all.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let mut tensors = self.optimizer.state()?;
+        let points: Vec<f64> =
+            self.curve.iter().flat_map(|p| [p.images as f64, p.loss, p.norm, p.rate]).collect();
+        let log = Tensor::from_vec(points, (self.curve.len(), 4), &Device::Cpu);
+        tensors.insert("log.points".to_owned(), log.map_err(daps_core::Error::from)?);
+        let open = Tensor::new(&self.open, &Device::Cpu).map_err(daps_core::Error::from)?;
+        tensors.insert("log.open".to_owned(), open);
+        let mark = Mark {
+            step: self.step,
+            seconds: self.seconds,
+            config: fixed_part(&self.config)?,
+            data: self.data.checksum.clone(),
+        };
+        let mark = serde_json::to_string(&mark).map_err(|e| Error::file(path, e))?;
+        let metadata = [(MARK_KEY.to_owned(), mark), (CONFIG_KEY.to_owned(), self.network.to_toml()?)];
+        write_safetensors(path, &tensors, HashMap::from(metadata))
+    }
+
+    /// Goes on from a checkpoint of the same configuration and data.
+    pub fn resume(&mut self, path: &Path) -> Result<()> {
+        let found = checkpoint::read(path)?;
+        let refuse = |reason: &str| Error::file(path, format!("is no checkpoint of this training: {reason}"));
+        let mark = found.metadata.get(MARK_KEY).ok_or_else(|| refuse("it has no counters"))?;
+        let mark: Mark = serde_json::from_str(mark).map_err(|e| refuse(&e.to_string()))?;
+        if mark.data != self.data.checksum {
+            return Err(refuse("it was trained on other images"));
+        }
+        if mark.config != fixed_part(&self.config)? {
+            return Err(refuse(&format!(
+                "the configuration has changed ({})",
+                first_difference(&mark.config, &fixed_part(&self.config)?)
+            )));
+        }
+        self.optimizer.restore(&found.tensors).map_err(|e| refuse(&e))?;
+        let numbers = |name: &str| match found.tensors.get(name) {
+            Some(tensor) => Ok(to_f64(tensor)?),
+            None => Err(refuse(&format!("{name} is missing"))),
+        };
+        self.curve = numbers("log.points")?
+            .chunks_exact(4)
+            .map(|p| Point { images: p[0] as u64, loss: p[1], norm: p[2], rate: p[3] })
+            .collect();
+        self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
+        (self.step, self.seconds) = (mark.step, mark.seconds);
+        Ok(())
+    }
+}
+
+/// The configuration without what may change between resumptions.
+fn fixed_part(config: &TrainConfig) -> Result<String> {
+    let mut fixed = config.clone();
+    fixed.images = 1;
+    (fixed.checkpoint_minutes, fixed.report_minutes) = (1.0, 1.0);
+    fixed.data.source = Default::default();
+    fixed.card = Default::default();
+    fixed.to_toml()
+}
+
+fn first_difference(old: &str, new: &str) -> String {
+    match old.lines().zip(new.lines()).find(|(a, b)| a != b) {
+        Some((old, new)) => format!("{old} became {new}"),
+        None => "settings were added or removed".to_owned(),
+    }
+}
