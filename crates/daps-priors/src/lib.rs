@@ -3,6 +3,7 @@
 
 mod algebra;
 mod analytic;
+mod calibrated;
 pub mod checkpoint;
 mod config;
 mod empirical;
@@ -18,6 +19,7 @@ mod spectrum;
 mod spread;
 
 pub use analytic::{Analytic, Posterior, posterior};
+pub use calibrated::{Calibrated, spread_bound};
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
