@@ -11,6 +11,7 @@ use crate::table::{say, table};
 
 #[derive(Clone, Copy, ValueEnum)]
 enum What {
+    Tasks,
     Operators,
     Kernels,
     Methods,
@@ -41,7 +42,8 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
         }
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
         What::Methods => methods()?.iter().map(|m| row(m.name, m.summary)).collect(),
-        What::Priors => daps::priors::registry().iter().map(|p| row(p.name, p.summary)).collect(),
+        What::Tasks => daps::task::TASKS.iter().map(|t| row(t.name, t.summary)).collect(),
+        What::Priors => priors().iter().map(|(name, summary)| row(name, summary)).collect(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
         What::Budgets => BUDGETS
             .iter()
@@ -51,6 +53,15 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
     };
     say(&table(&["name", "what it is"], &two, 2));
     Ok(Outcome::Done)
+}
+
+/// Trained priors first, then the kinds that a configuration can have.
+fn priors() -> Vec<(&'static str, &'static str)> {
+    let trained = daps::bundled::PRIORS.iter().map(|p| (p.name, p.summary));
+    let closed = daps::priors::registry().iter().map(|p| (p.name, p.summary));
+    let network =
+        (daps::prior::NETWORK, "A diffusion network from a checkpoint (file), or a bundled one (name).");
+    trained.chain(closed).chain([network]).collect()
 }
 
 fn methods() -> anyhow::Result<Vec<&'static daps::core::MethodInfo>> {
@@ -86,12 +97,20 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         heading("method", info.summary);
         say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
     }
-    if let Some(p) = daps::priors::registry().iter().find(|p| p.name == name) {
-        heading("prior", p.summary);
+    if let Some((_, summary)) = priors().iter().find(|(prior, _)| *prior == name) {
+        heading("prior", summary);
+    }
+    if let Some(t) = daps::task::TASKS.iter().find(|t| t.name == name) {
+        heading("task", t.summary);
+        let at = |side: usize| {
+            toml::to_string(&(daps::operators::entry(name)?.defaults)(&[3, side, side]))
+                .map_err(anyhow::Error::from)
+        };
+        say(&format!("  at 64x64:\n{}\n  at 256x256:\n{}", indent(&at(64)?), indent(&at(256)?)));
     }
     if let Some(p) = PRESETS.iter().find(|p| p.name == name) {
         heading("preset", p.summary);
-        let daps = p.preset.daps("super_resolution", None, "langevin")?;
+        let daps = p.preset.settings("super_resolution", None, None)?;
         say(&format!("  for super_resolution:\n{}", indent(&toml::to_string(&daps)?)));
     }
     if found {

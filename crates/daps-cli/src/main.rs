@@ -2,8 +2,10 @@
 
 mod bar;
 mod bench;
+mod demo;
 mod list;
 mod run;
+mod solve;
 mod table;
 mod toy;
 mod train;
@@ -26,6 +28,10 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Solve every task of the paper's table on bundled faces: one picture, one report
+    Demo(demo::Args),
+    /// Draw posterior samples for a picture or a measurement of your own
+    Solve(Box<solve::Args>),
     /// Draw posterior samples for the problem of a configuration file
     Run(run::Args),
     /// Compare samplers with posteriors that are known in closed form
@@ -41,7 +47,7 @@ enum Command {
     /// Time layers and networks on this machine
     #[command(subcommand)]
     Bench(bench::Command),
-    /// List operators, kernels, methods, priors, presets or budgets
+    /// List tasks, operators, kernels, methods, priors, presets or budgets
     List(list::ListArgs),
     /// Explain an operator, kernel, method, prior or preset by its name
     Explain(list::ExplainArgs),
@@ -56,6 +62,8 @@ enum Outcome {
 
 fn main() {
     let outcome = match Args::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Solve(args) => solve::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use daps::{Directory, Run, RunConfig, files};
+use daps::report::number;
+use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::say;
+use crate::table::{say, table};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -45,6 +46,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let base = args.config.parent().unwrap_or(Path::new("."));
     let run = Run::new(config, base)?;
+    run.notes().iter().for_each(|note| eprintln!("note: {note}"));
     let directory = Directory { path: args.out.clone(), resume: args.resume, checkpoint_every: seconds };
     let mut bar = Bar::new()?;
     let result = run.execute(&directory, &mut bar);
@@ -61,19 +63,46 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         say(&serde_json::to_string(&summary)?);
         return Ok(Outcome::Done);
     }
-    say(&format!("{} samples in {}", summary.samples, args.out.display()));
-    if summary.diverged > 0 {
-        say(&format!("  {} chains diverged; means leave them out", summary.diverged));
-    }
-    say(&format!("  denoiser calls per sample   {}", summary.nfe));
-    say(&format!("  operator calls per sample   {}", summary.operator_calls));
-    say(&format!("  residual chi2 per number    {:.4}", summary.residual_chi2));
-    say(&format!("  standard deviation, RMS     {:.4}", summary.spread));
-    if let Some(rmse) = summary.rmse {
-        say(&format!("  mean to truth, RMS          {rmse:.4}"));
-    }
-    if let Some(error) = summary.mean_error {
-        say(&format!("  mean to exact mean, RMS     {error:.4}"));
-    }
+    show(&summary, &args.out);
     Ok(Outcome::Done)
+}
+
+/// What a run found, for people.
+pub fn show(summary: &Summary, out: &Path) {
+    say(&format!("{} samples in {}", summary.samples, out.display()));
+    let several = summary.measurements.len() > 1;
+    if several && summary.psnr.is_some() {
+        let mean = |list: &Option<Vec<f64>>| {
+            list.as_ref().map(|l| l.iter().filter(|v| v.is_finite()).sum::<f64>() / l.len() as f64)
+        };
+        let row = |m: &Measurement| {
+            let numbers = [number(mean(&m.psnr), 2), number(m.mean_psnr, 2), number(Some(m.chi2), 3)];
+            std::iter::once(m.name.clone()).chain(numbers).collect()
+        };
+        let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
+        say(&table(&["picture", "PSNR", "PSNR of mean", "chi2"], &rows, 1));
+    }
+    let line = |name: &str, value: String| say(&format!("  {name:<27} {value}"));
+    line("denoiser calls per sample", summary.nfe.to_string());
+    line("operator calls per sample", summary.operator_calls.to_string());
+    line("residual chi2 per number", format!("{:.4}", summary.residual_chi2));
+    let optional = [
+        ("standard deviation, RMS", summary.spread, 4),
+        ("mean to truth, RMS", summary.rmse, 4),
+        ("mean to exact mean, RMS", summary.mean_error, 4),
+        ("PSNR of samples, dB", summary.psnr, 2),
+        ("SSIM of samples", summary.ssim, 4),
+        ("PSNR of the mean, dB", summary.measurements[0].mean_psnr.filter(|_| !several), 2),
+    ];
+    for (name, value, digits) in optional {
+        if value.is_some() {
+            line(name, number(value, digits));
+        }
+    }
+    for m in summary.measurements.iter().filter(|m| m.denoising_error.is_some()) {
+        let psnr =
+            m.psnr.as_ref().map(|p| format!(" ({} dB)", number(Some(p[m.chosen]), 2))).unwrap_or_default();
+        line("chosen chain", format!("{} of {}{psnr}", m.chosen, m.name));
+    }
+    summary.warnings.iter().for_each(|w| eprintln!("warning: {w}"));
 }

@@ -45,7 +45,7 @@ fn config(directory: &Path, text: &str) -> String {
 
 #[test]
 fn lists_and_explains_what_the_registries_hold() {
-    for what in ["operators", "kernels", "methods", "priors", "presets", "budgets", "gmm"] {
+    for what in ["tasks", "operators", "kernels", "methods", "priors", "presets", "budgets", "gmm"] {
         let output = daps(&["list", what]);
         assert!(output.status.success());
         let names: Vec<String> = text(&output.stdout)
@@ -81,17 +81,27 @@ fn a_run_writes_its_directory_and_never_overwrites_one() {
     names.sort();
     let expected = [
         "config.toml",
-        "mean.png",
-        "measurement.png",
+        "draw-000",
+        "draw-001",
         "measurement.safetensors",
         "metrics.json",
-        "samples.png",
+        "report.html",
         "samples.safetensors",
-        "std.png",
         "trace.jsonl",
-        "truth.png",
     ];
     assert_eq!(names, expected);
+    for name in [
+        "best.png",
+        "mean.png",
+        "measurement.png",
+        "samples.png",
+        "samples/05.png",
+        "std.png",
+        "trace.png",
+        "truth.png",
+    ] {
+        assert!(out.join("draw-001").join(name).is_file(), "{name}");
+    }
     assert_eq!(fs::read_to_string(out.join("trace.jsonl")).unwrap().lines().count(), 3 * 40);
     refused(&["run", &config, "--out", out_text], "already exists and is not empty");
 }
@@ -102,7 +112,8 @@ fn a_killed_run_resumes_to_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let config = config(dir.path(), RUN);
     let read = |out: &Path| {
-        ["samples.safetensors", "trace.jsonl", "metrics.json"].map(|name| fs::read(out.join(name)).unwrap())
+        ["samples.safetensors", "trace.jsonl", "metrics.json", "report.html", "draw-001/trace.png"]
+            .map(|name| fs::read(out.join(name)).unwrap())
     };
     let whole = dir.path().join("whole");
     assert!(daps(&["run", &config, "--out", whole.to_str().unwrap()]).status.success());
@@ -193,7 +204,7 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
     refused(&["validate", "gmm", "--instances", "no-such.json"], "no-such.json");
     refused(&["validate", "gaussian", "--samples", "3"], "at least 100");
     refused(&["toy", "--levels", "0"], "at least 2 samples and 1 level");
-    refused(&["solv"], "unrecognized subcommand");
+    refused(&["solvent"], "unrecognized subcommand");
 }
 
 #[test]

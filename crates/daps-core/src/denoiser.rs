@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Approx, Covariance, Result};
+use crate::{Approx, Covariance, Result, SpreadTable};
 
 /// The noise level of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,11 @@ pub trait Denoiser: Send + Sync {
 
     /// Vector-Jacobian products (DPS needs them).
     fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
+        None
+    }
+
+    /// r(σ), the RMS error of the Tweedie mean, where it was measured.
+    fn as_spread(&self) -> Option<&SpreadTable> {
         None
     }
 

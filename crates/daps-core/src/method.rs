@@ -122,8 +122,13 @@ pub trait Method: Send + Sync {
         observer: &mut dyn Observer,
     ) -> Result<Samples>;
 
-    /// Refuses a task that lacks a needed power, in one sentence, before any work.
+    /// Refuses a task that it cannot work on, in one sentence, before any work.
     fn check(&self, task: &Task) -> Result<()> {
+        self.check_needs(task)
+    }
+
+    /// Refuses a task that lacks a needed power.
+    fn check_needs(&self, task: &Task) -> Result<()> {
         for need in self.needs() {
             if !need.met_by(task) {
                 let whom = match need {

@@ -55,6 +55,8 @@ pub enum Center {
 pub enum Spread {
     /// r = σ, as DAPS has it.
     Sigma,
+    /// r(σ) as the prior itself knows it: its measured table, or the trace of Cov[x0 | x_t]; belongs to the Tweedie mean.
+    Prior,
     /// r(σ) from a table measured for the prior; belongs to the Tweedie mean.
     Table(SpreadTable),
     /// Cov[x0 | x_t] from a prior that knows it; belongs to the Tweedie mean.
@@ -152,7 +154,7 @@ impl Pixel {
         match &estimate {
             Estimate::Gaussian {
                 center: Center::Ode(_),
-                spread: Spread::Covariance(_) | Spread::Table(_),
+                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior,
             } => {
                 return Err(Error::invalid(
                     "estimate.spread",
@@ -163,6 +165,11 @@ impl Pixel {
             Estimate::Gaussian { spread: Spread::Covariance(_), .. } if model.as_covariance().is_none() => {
                 return lacks("Cov[x0 | x_t]");
             }
+            Estimate::Gaussian { spread: Spread::Prior, .. } => match model.as_spread() {
+                Some(table) => table.check()?,
+                None if model.as_covariance().is_none() => return lacks("r(sigma)"),
+                None => {}
+            },
             Estimate::Gaussian { spread: Spread::Table(table), .. } => table.check()?,
             Estimate::Score { at: ScoreAt::State { sigma } | ScoreAt::Start { sigma }, .. }
                 if !(sigma.is_finite() && *sigma > 0.0) =>
@@ -190,6 +197,11 @@ impl Pixel {
     fn spread(&self, spread: &Spread, x_t: &Tensor, step: &Step) -> Result<Covariance> {
         match spread {
             Spread::Sigma => Ok(Covariance::Scalar(vec![step.sigma.powi(2)])),
+            Spread::Prior => match (self.model.as_spread(), self.model.as_covariance()) {
+                (Some(table), _) => self.spread(&Spread::Table(table.clone()), x_t, step),
+                (None, Some(_)) => self.spread(&Spread::Covariance(CovarianceKind::Scalar), x_t, step),
+                (None, None) => Err(Error::missing("the estimate", "r(sigma)", "this prior")),
+            },
             Spread::Table(table) => Ok(Covariance::Scalar(vec![table.at(step.sigma).powi(2)])),
             Spread::Covariance(kind) => match self.model.as_covariance() {
                 Some(model) => model.covariance(x_t, &Sigma::Same(step.sigma), *kind),

@@ -59,6 +59,11 @@ impl Method for Daps {
         }
     }
 
+    fn check(&self, task: &Task) -> Result<()> {
+        self.check_needs(task)?;
+        Pixel::new(task.model.clone(), self.estimate.clone(), self.levels()).map(|_| ())
+    }
+
     fn levels(&self) -> usize {
         Schedule::new(&self.schedule).map_or(0, |s| s.len())
     }

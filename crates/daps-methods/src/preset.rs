@@ -1,4 +1,4 @@
-//! Presets: the numerics of the paper and of both official code bases, for every task and budget.
+//! Presets: the numerics of the paper and of both official code bases, for every task and budget, and our own.
 
 use daps_core::{
     Center, Error, Estimate, Ode, OdeEnd, OdeOrder, OdeSteps, RHO, Result, ScheduleRule, Spread,
@@ -6,7 +6,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::Daps;
-use crate::kernel::{DecayBy, Hmc, KernelConfig, Langevin, Metropolis, Replay, StepSize};
+use crate::kernel::{DecayBy, Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize};
 
 /// Whose numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,10 @@ pub enum Preset {
     Legacy,
     /// The code of 2025.
     Official,
+    /// Ours, with as few denoiser calls as it needs.
+    Fast,
+    /// Ours, with more of them.
+    Best,
 }
 
 /// What a preset is, beside its name.
@@ -47,7 +51,59 @@ pub const PRESETS: &[PresetInfo] = &[
         summary: "the 2025 code: 0.1 itself is never used, the ODE stops at 0.01, believed noise 0.01/√2",
         preset: Preset::Official,
     },
+    PresetInfo {
+        name: "fast",
+        summary: "ours: Tweedie mean, the prior's own r(sigma), exact draws (MALA where none exists), the true noise; few levels",
+        preset: Preset::Fast,
+    },
+    PresetInfo { name: "best", summary: "ours, as fast with more levels", preset: Preset::Best },
 ];
+
+/// The numbers of our own presets; a level takes one denoiser call.
+struct Own {
+    levels: usize,
+    max: f64,
+    min: f64,
+    /// For tasks without an exact draw.
+    mala: Mala,
+}
+
+const FAST: Own = Own { levels: 60, max: 50.0, min: 0.02, mala: Mala { steps: 40, warmup: 20, c: 1.0 } };
+const BEST: Own = Own { levels: 200, max: 100.0, min: 0.01, mala: Mala { steps: 60, warmup: 30, c: 1.0 } };
+
+impl Own {
+    /// Tweedie's mean, the prior's r(σ), and the exact draw or MALA; `budget` is a number of levels.
+    fn daps(&self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
+        let levels = budget.map_or(Ok(self.levels), levels_of)?;
+        let schedule = ScheduleRule::Poly { levels, max: self.max, min: self.min, rho: RHO };
+        let estimate = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Prior };
+        let kernel = match kernel {
+            Some(name) => KernelConfig::named(name)?,
+            None if has_exact_draw(task) => KernelConfig::Exact(Exact::default()),
+            None => KernelConfig::Mala(self.mala.clone()),
+        };
+        Ok(Daps { beta: None, schedule, estimate, kernel })
+    }
+}
+
+/// Whether the operator of this name conditions a Gaussian in closed form.
+fn has_exact_draw(task: &str) -> bool {
+    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "toy2d" | "xor")
+}
+
+/// "100" or "1k".
+fn levels_of(budget: &str) -> Result<usize> {
+    let text = budget.trim_start_matches("daps-").to_lowercase();
+    let (digits, unit) = text.strip_suffix('k').map_or((text.as_str(), 1), |digits| (digits, 1000));
+    match digits.parse::<usize>() {
+        Ok(n) if n > 0 && n <= 100_000 => Ok(n * unit),
+        _ => Err(Error::invalid(
+            "budget",
+            "a number of denoiser calls, such as 100 or 1k",
+            format!("'{budget}'"),
+        )),
+    }
+}
 
 /// ODE steps and annealing levels of a named budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,8 +214,30 @@ impl Preset {
             .ok_or_else(|| Error::unknown("preset", name, PRESETS.iter().map(|p| p.name)))
     }
 
-    /// The complete settings for a task; the budget defaults to the paper's (1K linear, 4K nonlinear) and the kernel to
-    /// Langevin. Kernels: langevin, hmc, metropolis, replay.
+    /// Whether it is one of ours, not a reproduction.
+    #[must_use]
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Fast | Self::Best)
+    }
+
+    /// The complete settings for a task. Of the paper's and the official presets, the budget defaults to the paper's (1K
+    /// linear, 4K nonlinear) and the kernel, tuned for the task, is langevin, hmc, metropolis or replay; another kernel comes
+    /// with its own defaults. Our own presets choose the kernel by the task where none is named.
+    pub fn settings(self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
+        match (self, kernel) {
+            (Self::Fast, _) => FAST.daps(task, budget, kernel),
+            (Self::Best, _) => BEST.daps(task, budget, kernel),
+            (_, None) => self.daps(task, budget, "langevin"),
+            (_, Some(tuned @ ("langevin" | "hmc" | "metropolis" | "replay"))) => {
+                self.daps(task, budget, tuned)
+            }
+            (_, Some(other)) => {
+                Ok(Daps { kernel: KernelConfig::named(other)?, ..self.daps(task, budget, "langevin")? })
+            }
+        }
+    }
+
+    /// The paper's and the official presets with one of their tuned kernels: langevin, hmc, metropolis, replay.
     pub fn daps(self, task: &str, budget: Option<&str>, kernel: &str) -> Result<Daps> {
         let settings = settings(task);
         let name = budget.unwrap_or(if settings.nonlinear { "4k" } else { "1k" });
@@ -171,11 +249,12 @@ impl Preset {
         let schedule = match self {
             Self::Paper | Self::Legacy => ScheduleRule::Poly { levels, max, min, rho },
             Self::Official => ScheduleRule::PolyCut { levels, max, min, rho },
+            Self::Fast | Self::Best => return self.settings(task, Some(name), Some(kernel)),
         };
         let (ode_min, end) = match self {
             Self::Paper => (0.02, OdeEnd::Zero),
             Self::Legacy => (0.01, OdeEnd::Zero),
-            Self::Official => (0.01, OdeEnd::Min),
+            Self::Official | Self::Fast | Self::Best => (0.01, OdeEnd::Min),
         };
         let ode =
             Ode { steps: OdeSteps::Fixed(budget.ode_steps), min: ode_min, rho, end, order: OdeOrder::Euler };
@@ -193,7 +272,7 @@ impl Preset {
     fn kernel(self, task: &TaskSettings, kernel: &str) -> Result<KernelConfig> {
         let by = match self {
             Self::Official => DecayBy::IndexPlusOne,
-            Self::Paper | Self::Legacy => DecayBy::Index,
+            _ => DecayBy::Index,
         };
         let decay = |eta0, delta| StepSize::Decay { eta0, delta, by, cut: None };
         // The 2024 and 2025 code runs nonlinear deblurring with 200 steps of 1e-5.
@@ -230,6 +309,9 @@ mod tests {
     fn every_preset_task_budget_and_kernel_builds() {
         for info in PRESETS {
             assert_eq!(Preset::named(info.name).unwrap(), info.preset);
+            if info.preset.is_ours() {
+                continue;
+            }
             for task in TASKS {
                 for budget in BUDGETS {
                     for kernel in ["langevin", "hmc", "metropolis", "replay"] {
@@ -242,6 +324,30 @@ mod tests {
         }
         assert!(Preset::named("mine").is_err());
         assert!(Preset::Paper.daps("hdr", Some("7k"), "hmc").is_err());
+    }
+
+    #[test]
+    fn our_presets_draw_exactly_where_that_is_possible() {
+        for preset in [Preset::Fast, Preset::Best] {
+            for task in TASKS {
+                let daps = preset.settings(task.task, None, None).unwrap();
+                daps.check_settings().unwrap();
+                let exact = matches!(daps.kernel, KernelConfig::Exact(_));
+                assert_eq!(
+                    exact,
+                    !["phase_retrieval", "nonlinear_blur"].contains(&task.task),
+                    "{}",
+                    task.task
+                );
+                assert_eq!(daps.beta, None, "the true noise");
+            }
+            let levels = |budget| {
+                Schedule::new(&preset.settings("hdr", Some(budget), None)?.schedule).map(|s| s.len())
+            };
+            assert_eq!((levels("80").unwrap(), levels("1k").unwrap()), (80, 1000));
+            assert!(levels("0").is_err() && levels("many").is_err());
+            assert!(preset.settings("hdr", None, Some("gibbs")).is_err());
+        }
     }
 
     #[test]

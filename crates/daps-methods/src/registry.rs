@@ -200,6 +200,21 @@ pub fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
 /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
 /// among its settings, and `schedule`, `estimate`, `beta` or a kernel table replace a part of it.
 fn daps(table: &Table, task: &str) -> Result<Arc<dyn Method>> {
+    Ok(Arc::new(daps_settings(table, task)?))
+}
+
+/// The settings with every default and preset spelled out, so that a file of them means the same for ever.
+pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
+    match (name, build(name, table, task)?) {
+        ("daps", _) => match to_value(&daps_settings(table, task)?)? {
+            toml::Value::Table(complete) => Ok(complete),
+            _ => Ok(table.clone()),
+        },
+        _ => Ok(table.clone()),
+    }
+}
+
+fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
     let mut table = table.clone();
     let preset = text(&mut table, "preset")?;
     let budget = text(&mut table, "budget")?;
@@ -220,14 +235,7 @@ fn daps(table: &Table, task: &str) -> Result<Arc<dyn Method>> {
         }
         preset => {
             let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
-            let from_preset = |name: &str| preset.daps(task, budget.as_deref(), name);
-            let base = match named.as_deref() {
-                None => from_preset("langevin")?,
-                Some(name @ ("langevin" | "hmc" | "metropolis" | "replay")) => from_preset(name)?,
-                Some(other) => {
-                    Daps { kernel: crate::kernel::KernelConfig::named(other)?, ..from_preset("langevin")? }
-                }
-            };
+            let base = preset.settings(task, budget.as_deref(), named.as_deref())?;
             let toml::Value::Table(mut complete) = to_value(&base)? else {
                 return Err(Error::invalid("daps", "a table", "something else"));
             };
@@ -236,7 +244,7 @@ fn daps(table: &Table, task: &str) -> Result<Arc<dyn Method>> {
         }
     };
     daps.check_settings()?;
-    Ok(Arc::new(daps))
+    Ok(daps)
 }
 
 fn to_value(value: &impl serde::Serialize) -> Result<toml::Value> {
@@ -322,6 +330,9 @@ mod tests {
         assert_eq!(build("budget = 'daps-50'").unwrap().levels(), 25);
         assert_eq!(build("schedule = { rule = 'geometric', levels = 7 }").unwrap().levels(), 7);
         assert!(build("kernel = 'exact'").is_ok());
+        let resolved = resolve("daps", &"preset = 'fast'".parse().unwrap(), "hdr").unwrap();
+        assert!(!resolved.contains_key("preset") && resolved["kernel"]["kind"].as_str() == Some("exact"));
+        assert_eq!(super::resolve("daps", &resolved, "hdr").unwrap(), resolved);
         assert!(build("kernel = { kind = 'mala', steps = 5 }").is_ok());
         let error = |text: &str| build(text).err().unwrap().to_string();
         assert!(error("presset = 'paper'").contains("presset"), "{}", error("presset = 'paper'"));

@@ -74,6 +74,12 @@ pub static OPERATORS: &[Entry] = &[
         examples::phase_retrieval,
         "magnitudes of the Fourier transform of the padded image"
     ),
+    entry!(
+        "nonlinear_blur",
+        p::NonlinearParams,
+        examples::nonlinear_blur,
+        "blur by a random camera shake, of light behind a smooth tone curve (our own model)"
+    ),
     entry!("hdr", p::HdrParams, examples::hdr, "an exposure that clips bright and dark values"),
     entry!(
         "mri",
@@ -159,6 +165,7 @@ mod tests {
             ("motion_blur", "size", 61.0, 15.0),
             ("motion_blur", "intensity", 0.5, 0.5),
             ("phase_retrieval", "oversample", 2.0, 2.0),
+            ("nonlinear_blur", "size", 61.0, 15.0),
             ("hdr", "scale", 2.0, 2.0),
         ] {
             assert_eq!(number(&at(name, 256), key), large, "{name}.{key}");

@@ -1,4 +1,4 @@
-//! The settings of priors, as they stand under `[prior]` in a configuration, and how each becomes a prior.
+//! The settings of closed-form priors, as they stand under `[prior]` in a configuration, and how each becomes a prior.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use daps_core::{Full, RowCovariance};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
-use crate::{Empirical, Error, GaussianMixture, NetworkPrior, Result, checkpoint, read_array, read_images};
+use crate::{Empirical, Error, GaussianMixture, Result, read_array, read_images};
 
 /// A number for all values of a sample, or one for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,20 +62,6 @@ pub struct MixtureConfig {
     /// A file with covariances, `d x d` for all components or `k x d x d`, in place of `std`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub covariances: Option<PathBuf>,
-}
-
-/// `kind = "network"`: a diffusion network from a checkpoint.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NetworkPriorConfig {
-    /// The checkpoint.
-    pub weights: PathBuf,
-    /// Its architecture: a TOML file or a name such as `ffhq256`; absent: in the checkpoint, or in the TOML beside it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<String>,
-    /// The class to draw from, of networks that know classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<usize>,
 }
 
 /// `kind = "empirical"`: the points of a file or the pictures of a folder.
@@ -168,34 +154,6 @@ impl MixtureConfig {
         };
         let mixture = Mixture::new(log_weights, means?.concat(), Arc::new(covariances))?;
         Ok(GaussianMixture::new(shape, mixture)?)
-    }
-}
-
-impl NetworkPriorConfig {
-    /// The network for images of a shape; file names are relative to `base`.
-    pub fn build(&self, shape: &[usize], base: &Path) -> Result<NetworkPrior> {
-        let path = base.join(&self.weights);
-        let config = match &self.config {
-            // A file of that name, seen from the configuration, goes before a known name.
-            Some(name) if base.join(name).is_file() => {
-                Some(checkpoint::config_named(&base.join(name).to_string_lossy())?)
-            }
-            Some(name) => Some(checkpoint::config_named(name)?),
-            None => None,
-        };
-        let prior = NetworkPrior::load(&path, config.as_ref())?;
-        let channels = daps_core::Denoiser::shape(&prior)[0];
-        let prior = match *shape {
-            [c, height, width] if c == channels => prior.with_size(height, width)?,
-            _ => {
-                let reason = format!("makes images of {channels} channels, expected shape {shape:?}");
-                return Err(Error::file(&path, reason));
-            }
-        };
-        match self.class {
-            Some(class) => prior.with_class(class),
-            None => Ok(prior),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod algebra;
 mod analytic;
+mod calibrated;
 pub mod checkpoint;
 mod config;
 mod empirical;
@@ -19,11 +20,12 @@ mod spread;
 pub mod training;
 
 pub use analytic::{Analytic, Posterior, posterior};
-pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, NetworkPriorConfig, PerComponent, Values};
+pub use calibrated::{Calibrated, spread_bound};
+pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
 pub use files::{read_array, read_images};
 pub use mixture::GaussianMixture;
 pub use network::{NetworkConfig, NetworkPrior};
-pub use registry::{Prior, PriorInfo, build, registry};
+pub use registry::{PriorInfo, build, registry};
 pub use spread::spread_table;

@@ -1,31 +1,13 @@
-//! The priors by name, built from a configuration table.
+//! The closed-form priors by name, built from a configuration table.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use daps_core::Denoiser;
+use crate::{Analytic, EmpiricalConfig, Error, GaussianConfig, MixtureConfig, Result};
 
-use crate::{Analytic, EmpiricalConfig, Error, GaussianConfig, MixtureConfig, NetworkPriorConfig, Result};
-
-type Build = fn(toml::Table, &[usize], &Path) -> Result<Prior>;
-
-/// A prior as a configuration gives it.
-#[derive(Clone)]
-pub struct Prior {
-    /// What methods speak to.
-    pub denoiser: Arc<dyn Denoiser>,
-    /// The same in closed form, where there is one: it can draw truths and knows its posterior.
-    pub analytic: Option<Arc<dyn Analytic>>,
-}
-
-impl Prior {
-    fn closed(prior: impl Analytic + 'static) -> Self {
-        let prior = Arc::new(prior);
-        Self { denoiser: prior.clone(), analytic: Some(prior) }
-    }
-}
+type Build = fn(toml::Table, &[usize], &Path) -> Result<Arc<dyn Analytic>>;
 
 /// A prior that a configuration can name.
 pub struct PriorInfo {
@@ -38,7 +20,7 @@ pub struct PriorInfo {
     build: Build,
 }
 
-/// All priors.
+/// All closed-form priors.
 #[must_use]
 pub fn registry() -> &'static [PriorInfo] {
     &[
@@ -46,40 +28,27 @@ pub fn registry() -> &'static [PriorInfo] {
             name: "gaussian",
             summary: "A Gaussian with a scalar, diagonal or full covariance.",
             example: "kind = \"gaussian\"\nmean = 0.0\nstd = 0.5\n",
-            build: |t, shape, base| {
-                Ok(Prior::closed(parse::<GaussianConfig>("gaussian", t)?.build(shape, base)?))
-            },
+            build: |t, shape, base| Ok(Arc::new(parse::<GaussianConfig>("gaussian", t)?.build(shape, base)?)),
         },
         PriorInfo {
             name: "mixture",
             summary: "A mixture of Gaussians with scalar, diagonal or full covariances.",
             example: "kind = \"mixture\"\nweights = [0.5, 0.5]\nmeans = [-1.0, 1.0]\nstd = 0.2\n",
-            build: |t, shape, base| {
-                Ok(Prior::closed(parse::<MixtureConfig>("mixture", t)?.build(shape, base)?))
-            },
+            build: |t, shape, base| Ok(Arc::new(parse::<MixtureConfig>("mixture", t)?.build(shape, base)?)),
         },
         PriorInfo {
             name: "empirical",
             summary: "The points of a file or the pictures of a folder, each with its weight.",
             example: "kind = \"empirical\"\nfile = \"points.npy\"\n",
             build: |t, shape, base| {
-                Ok(Prior::closed(parse::<EmpiricalConfig>("empirical", t)?.build(shape, base)?))
-            },
-        },
-        PriorInfo {
-            name: "network",
-            summary: "A diffusion network with its weights from a checkpoint (safetensors, or PyTorch .pt, .pth, .ckpt).",
-            example: "kind = \"network\"\nweights = \"model.safetensors\"\n",
-            build: |t, shape, base| {
-                let denoiser = parse::<NetworkPriorConfig>("network", t)?.build(shape, base)?;
-                Ok(Prior { denoiser: Arc::new(denoiser), analytic: None })
+                Ok(Arc::new(parse::<EmpiricalConfig>("empirical", t)?.build(shape, base)?))
             },
         },
     ]
 }
 
 /// Builds the prior that a `[prior]` table describes, over samples of a shape; file names are relative to `base`.
-pub fn build(table: &toml::Table, shape: &[usize], base: &Path) -> Result<Prior> {
+pub fn build(table: &toml::Table, shape: &[usize], base: &Path) -> Result<Arc<dyn Analytic>> {
     let mut table = table.clone();
     let known = || registry().iter().map(|p| p.name);
     let kind = match table.remove("kind") {
@@ -103,43 +72,8 @@ mod tests {
     use candle_core::{Device, Tensor};
     use daps_core::Sigma;
 
-    fn built(text: &str, shape: &[usize], base: &Path) -> Result<Prior> {
+    fn built(text: &str, shape: &[usize], base: &Path) -> Result<Arc<dyn Analytic>> {
         build(&text.parse::<toml::Table>().unwrap(), shape, base)
-    }
-
-    /// `model.safetensors` with its `model.toml`: a network of one level for images of 1 x 4 x 4.
-    fn tiny_network(directory: &Path) {
-        let text = "[network]\nkind = 'adm'\nimage_size = 4\nchannels = 1\nmodel_channels = 4\nchannel_mult = [1, 1]\n\
-                    num_res_blocks = 1\nattention_resolutions = []\nnum_heads = 1\nnorm_groups = 2\n\
-                    [preconditioning]\nkind = 'vp'\n";
-        std::fs::write(directory.join("model.toml"), text).unwrap();
-        let (_, variables) = crate::NetworkConfig::parse(text).unwrap().fresh(0, &Device::Cpu).unwrap();
-        let tensors: std::collections::HashMap<_, _> =
-            variables.into_iter().map(|(name, v)| (name, v.as_tensor().clone())).collect();
-        candle_core::safetensors::save(&tensors, directory.join("model.safetensors")).unwrap();
-    }
-
-    #[test]
-    fn a_network_takes_its_size_from_the_task_and_its_configuration_from_beside_the_weights() {
-        let dir = tempfile::tempdir().unwrap();
-        tiny_network(dir.path());
-        let text = "kind = 'network'\nweights = 'model.safetensors'\n";
-        let larger = built(text, &[1, 8, 6], dir.path()).unwrap();
-        assert_eq!(larger.denoiser.shape(), [1, 8, 6]);
-        assert!(larger.analytic.is_none());
-        assert!(built(&format!("{text}config = 'model.toml'"), &[1, 4, 4], dir.path()).is_ok());
-        for (more, shape, part) in [
-            ("config = 'ffhq'", &[1usize, 4, 4][..], "unknown network configuration 'ffhq'; known: ffhq256"),
-            ("config = 'ffhq256'", &[3, 256, 256], "the tensors do not fit the network: "),
-            ("", &[3, 4, 4], "images of 1 channels"),
-            ("", &[16], "images of 1 channels"),
-            ("", &[1, 5, 4], "a positive multiple of 2"),
-            ("class = 3", &[1, 4, 4], "the network knows no classes"),
-            ("wieghts = 'x'", &[1, 4, 4], "unknown field `wieghts`"),
-        ] {
-            let message = built(&format!("{text}{more}"), shape, dir.path()).err().unwrap().to_string();
-            assert!(message.contains(part) && message.lines().count() == 1, "{more}: {message}");
-        }
     }
 
     #[test]
@@ -147,18 +81,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let points = Tensor::new(&[[0f64, 1.0], [2.0, 3.0]], &Device::Cpu).unwrap();
         points.write_npy(dir.path().join("points.npy")).unwrap();
-        tiny_network(dir.path());
         for prior in registry() {
-            let shape: &[usize] = if prior.name == "network" { &[1, 4, 4] } else { &[2] };
-            let model = built(prior.example, shape, dir.path()).unwrap();
-            let shape = daps_core::real::batched(3, shape);
-            let x = Tensor::zeros(shape.as_slice(), candle_core::DType::F64, &Device::Cpu).unwrap();
-            assert_eq!(
-                model.denoiser.denoise(&x, &Sigma::Same(1.0)).unwrap().dims(),
-                shape,
-                "{}",
-                prior.name
-            );
+            let model = built(prior.example, &[2], dir.path()).unwrap();
+            let x = Tensor::zeros((3, 2), candle_core::DType::F64, &Device::Cpu).unwrap();
+            assert_eq!(model.denoise(&x, &Sigma::Same(1.0)).unwrap().dims(), [3, 2], "{}", prior.name);
             assert!(prior.summary.ends_with('.'));
         }
     }
@@ -187,8 +113,8 @@ mod tests {
     fn refusals_are_one_clear_sentence() {
         let base = Path::new(".");
         for (text, part) in [
-            ("kind = 'gausian'", "unknown prior 'gausian'; known: gaussian, mixture, empirical, network"),
-            ("mean = 1.0", "known: gaussian, mixture, empirical, network"),
+            ("kind = 'gausian'", "unknown prior 'gausian'; known: gaussian, mixture, empirical"),
+            ("mean = 1.0", "known: gaussian, mixture, empirical"),
             ("kind = 'gaussian'\nsdt = 1.0", "unknown field `sdt`, expected one of `mean`, `std`"),
             ("kind = 'gaussian'\nstd = -1.0", "std of a prior: expected a positive finite number, got -1"),
             ("kind = 'gaussian'\nmean = [1, 2, 3]", "expected one number or 2"),

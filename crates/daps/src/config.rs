@@ -11,6 +11,9 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
+    /// The version that wrote the file, for people; nothing depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Seed of everything that is random.
     #[serde(default)]
     pub seed: u64,
@@ -35,7 +38,8 @@ pub struct RunConfig {
 pub struct TaskConfig {
     /// The operator's name.
     pub operator: String,
-    /// Shape of one sample, such as `[3, 64, 64]` or `[8]`.
+    /// Shape of one sample, such as `[3, 64, 64]` or `[8]`; a network prior knows its own.
+    #[serde(default)]
     pub shape: Vec<usize>,
     /// Standard deviation of the measurement's noise.
     #[serde(default = "default_noise")]
@@ -43,10 +47,12 @@ pub struct TaskConfig {
     /// How many truths to draw from the prior and measure, where neither `truth` nor `measurement` is given.
     #[serde(default = "one")]
     pub measurements: usize,
-    /// A file of true samples that are measured first (.npy or .safetensors, `[n, shape…]` or `[shape…]`).
+    /// True samples that are measured first: a picture, a folder of pictures, or a .npy or .safetensors file of
+    /// `[n, shape…]` or `[shape…]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truth: Option<PathBuf>,
-    /// A file of measurements (.npy or .safetensors, `[n, output shape…]` or `[output shape…]`); no truth is needed.
+    /// Measurements: a picture, a folder of pictures, or a .npy or .safetensors file of `[n, output shape…]` or
+    /// `[output shape…]`; no truth is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<PathBuf>,
     /// Settings of the operator.
@@ -61,7 +67,7 @@ fn default_batch() -> usize {
     256
 }
 fn default_noise() -> f64 {
-    0.05
+    crate::task::NOISE
 }
 fn one() -> usize {
     1
@@ -80,7 +86,8 @@ impl RunConfig {
         Ok(config)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Refuses numbers that no run can have.
+    pub fn check(&self) -> Result<()> {
         let positive = |name: &str, value: usize| match value {
             0 => Err(Error::Config(format!("{name}: expected at least 1, got 0"))),
             _ => Ok(()),
@@ -88,7 +95,8 @@ impl RunConfig {
         positive("samples", self.samples)?;
         positive("batch", self.batch)?;
         positive("task.measurements", self.task.measurements)?;
-        if self.task.shape.is_empty() || self.task.shape.contains(&0) {
+        let own = self.prior.get("kind").and_then(toml::Value::as_str) == Some(crate::prior::NETWORK);
+        if self.task.shape.contains(&0) || (self.task.shape.is_empty() && !own) {
             return Err(Error::Config(format!(
                 "task.shape: expected positive sizes, got {:?}",
                 self.task.shape

@@ -1,18 +1,30 @@
 //! Posterior sampling with diffusion priors: tasks and methods become runs, and runs are validated.
 
+pub mod bundled;
+pub mod canvas;
+mod choose;
 mod config;
+pub mod demo;
 mod error;
 pub mod files;
+pub mod load;
+mod output;
 pub mod picture;
 pub mod plot;
+pub mod prior;
 pub mod progress;
+mod record;
+pub mod report;
 mod run;
+mod summary;
+pub mod task;
 pub mod train;
 pub mod validate;
 
 pub use config::{RunConfig, TaskConfig};
 pub use error::{Error, Result};
-pub use run::{Directory, Run, Summary};
+pub use run::{Directory, Run};
+pub use summary::{Measurement, Summary};
 
 pub use {
     daps_core as core, daps_methods as methods, daps_metrics as metrics, daps_nn as nn,

@@ -1,18 +1,15 @@
-//! Pictures of image-shaped data: grids of samples, means and standard deviations as PNG.
+//! Numbers as pictures: images, measurements, standard deviations, and the way that a chain took.
 
-use std::io::Cursor;
 use std::path::Path;
 
-use candle_core::Tensor;
-use daps_core::real::to_f64;
-use image::{ImageBuffer, ImageFormat, Rgb};
+use daps_core::{Operator, Step};
+use image::{Rgb, RgbImage};
 
-use crate::{Error, Result, files};
+use crate::Result;
+use crate::canvas::{self, Canvas, LETTER};
 
-/// Most samples that a grid shows.
-const MOST: usize = 16;
-/// Small images are enlarged to about this side.
-const SIDE: usize = 192;
+/// Small images are enlarged to about this side where they stand in a strip.
+const SIDE: usize = 128;
 
 /// Whether values of this shape can be shown: `[C, H, W]` with one to three channels.
 #[must_use]
@@ -20,13 +17,101 @@ pub fn is_image(shape: &[usize]) -> bool {
     matches!(*shape, [1..=3, h, w] if h > 1 && w > 1)
 }
 
-/// Writes a row of images, values mapped from `range` to black and white, enlarged without smoothing where small.
-pub fn write_row(path: &Path, images: &[Vec<f64>], shape: [usize; 3], range: (f64, f64)) -> Result<()> {
-    let zoom = (SIDE / shape[1].max(shape[2])).max(1);
-    write_grid(path, images, shape, range, images.len(), zoom)
+/// An image with values from -1 to 1; of two channels (a complex image) the magnitude.
+#[must_use]
+pub fn image(values: &[f64], shape: [usize; 3]) -> RgbImage {
+    let [channels, height, width] = shape;
+    let n = height * width;
+    let level = |v: f64| (127.5 * (v + 1.0)).round().clamp(0.0, 255.0) as u8;
+    RgbImage::from_fn(width as u32, height as u32, |x, y| {
+        let at = y as usize * width + x as usize;
+        match channels {
+            3 => Rgb([0, 1, 2].map(|c| level(values[c * n + at]))),
+            2 => Rgb([level(2.0 * values[at].hypot(values[n + at]) - 1.0); 3]),
+            _ => Rgb([level(values[at]); 3]),
+        }
+    })
 }
 
-/// Writes images in rows of `columns`, values mapped from `range` to black and white, each pixel `zoom` pixels wide.
+/// Standard deviations, the RMS over channels, as colours from black (0) over violet and orange to white (`largest`).
+#[must_use]
+pub fn heat(values: &[f64], [channels, height, width]: [usize; 3], largest: f64) -> RgbImage {
+    let n = height * width;
+    RgbImage::from_fn(width as u32, height as u32, |x, y| {
+        let at = y as usize * width + x as usize;
+        let square: f64 = (0..channels).map(|c| values[c * n + at].powi(2)).sum::<f64>() / channels as f64;
+        Rgb(heat_color(square.sqrt() / largest))
+    })
+}
+
+/// Evenly spaced points of the colour scale.
+const SCALE: [[f64; 3]; 6] = [
+    [0.0, 0.0, 0.0],
+    [60.0, 15.0, 110.0],
+    [150.0, 35.0, 110.0],
+    [225.0, 90.0, 50.0],
+    [250.0, 175.0, 50.0],
+    [255.0, 250.0, 220.0],
+];
+
+/// The colour of a number from 0 to 1.
+#[must_use]
+pub fn heat_color(t: f64) -> [u8; 3] {
+    let t = if t.is_finite() { t.clamp(0.0, 1.0) * (SCALE.len() - 1) as f64 } else { 0.0 };
+    let (i, f) = ((t as usize).min(SCALE.len() - 2), t - (t as usize).min(SCALE.len() - 2) as f64);
+    [0, 1, 2].map(|c| (SCALE[i][c] * (1.0 - f) + SCALE[i + 1][c] * f).round() as u8)
+}
+
+/// A measurement, where it has a form that can be looked at: images as they are, with what a mask hides in grey; Fourier
+/// magnitudes and spectra on a logarithmic scale.
+#[must_use]
+pub fn measurement(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
+    match (operator.name(), operator.output_shape()) {
+        ("phase_retrieval", &[c, h, w]) if is_image(&[c, h, w]) => {
+            let magnitudes: Vec<f64> = y.iter().map(|v| v.abs()).collect();
+            Some(image(&log_scaled(&magnitudes), [c, h, w]))
+        }
+        (_, &[coils, 2, h, w]) if h > 1 && w > 1 => {
+            let n = h * w;
+            let power = |at: usize| {
+                (0..coils).map(|c| y[2 * c * n + at].hypot(y[(2 * c + 1) * n + at]).powi(2)).sum()
+            };
+            let magnitudes: Vec<f64> = (0..n).map(|at| f64::sqrt(power(at))).collect();
+            Some(image(&log_scaled(&magnitudes), [1, h, w]))
+        }
+        (_, &[c, h, w]) if is_image(&[c, h, w]) => {
+            let seen = operator.as_linear().and_then(|l| l.diagonal()).and_then(<[_]>::first);
+            let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| s[i] == 0.0) { 0.0 } else { *v };
+            Some(image(&y.iter().enumerate().map(shown).collect::<Vec<_>>(), [c, h, w]))
+        }
+        _ => None,
+    }
+}
+
+/// ln(1 + v/median), stretched to [-1, 1].
+fn log_scaled(magnitudes: &[f64]) -> Vec<f64> {
+    let mut sorted = magnitudes.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let unit = sorted[sorted.len() / 2].max(1e-12);
+    let logs: Vec<f64> = magnitudes.iter().map(|v| (v / unit).ln_1p()).collect();
+    let largest = logs.iter().copied().fold(1e-12, f64::max);
+    logs.iter().map(|v| 2.0 * v / largest - 1.0).collect()
+}
+
+/// Images in a row, enlarged without smoothing where small.
+#[must_use]
+pub fn strip(images: &[RgbImage]) -> RgbImage {
+    let gap = 4;
+    let (w, h) = images.first().map_or((1, 1), |i| (i.width() as usize, i.height() as usize));
+    let zoom = (SIDE / w.max(h)).max(1);
+    let mut canvas = Canvas::new(images.len() * (w * zoom + gap), h * zoom);
+    for (k, image) in images.iter().enumerate() {
+        canvas.paste(image, (k * (w * zoom + gap), 0), zoom);
+    }
+    canvas.into_picture()
+}
+
+/// Writes images in rows of `columns`, values from `range` as black to white, each pixel `zoom` pixels wide.
 pub fn write_grid(
     path: &Path,
     images: &[Vec<f64>],
@@ -35,56 +120,84 @@ pub fn write_grid(
     columns: usize,
     zoom: usize,
 ) -> Result<()> {
-    let [channels, height, width] = shape;
-    let (gap, rows) = (4, images.len().div_ceil(columns.max(1)));
-    let (w, h) = (columns * (width * zoom + gap), rows * (height * zoom + gap) - gap);
-    let level = |v: f64| (255.0 * (v - range.0) / (range.1 - range.0)).round().clamp(0.0, 255.0) as u8;
-    let picture = ImageBuffer::from_fn(w as u32, h as u32, |x, y| {
-        let (column, row) = (x as usize / (width * zoom + gap), y as usize / (height * zoom + gap));
-        let (i, j) = (y as usize % (height * zoom + gap) / zoom, x as usize % (width * zoom + gap) / zoom);
-        let number = row * columns + column;
-        if i >= height || j >= width || number >= images.len() {
-            return Rgb([255u8, 255, 255]);
-        }
-        // Two channels are a complex image: show the first; one channel is grey.
-        let value = |c: usize| level(images[number][(c * height + i) * width + j]);
-        if channels == 3 { Rgb([value(0), value(1), value(2)]) } else { Rgb([value(0); 3]) }
-    });
-    let mut bytes = Cursor::new(Vec::new());
-    picture.write_to(&mut bytes, ImageFormat::Png).map_err(|e| Error::content(path, e))?;
-    files::write(path, &bytes.into_inner())
+    let (gap, columns) = (4, columns.max(1));
+    let (w, h) = (shape[2] * zoom + gap, shape[1] * zoom + gap);
+    let mut canvas = Canvas::new(columns * w - gap, images.len().div_ceil(columns).max(1) * h - gap);
+    for (k, values) in images.iter().enumerate() {
+        let unit: Vec<f64> = values.iter().map(|v| 2.0 * (v - range.0) / (range.1 - range.0) - 1.0).collect();
+        canvas.paste(&image(&unit, shape), (k % columns * w, k / columns * h), zoom);
+    }
+    canvas::write(path, &canvas.into_picture())
 }
 
-/// The pictures of a run's first measurement, if its samples are images.
-pub fn write_run(
-    directory: &Path,
-    truth: Option<&Tensor>,
-    y: &Tensor,
-    samples: &Tensor,
-    mean: &Tensor,
-    std: &Tensor,
-) -> Result<()> {
-    let rows = |t: &Tensor, most: usize| -> Result<Vec<Vec<f64>>> {
-        let count = t.dims()[0].min(most);
-        (0..count).map(|i| Ok(to_f64(&t.get(i)?)?)).collect()
-    };
-    if let [c, h, w] = samples.dims()[1..]
-        && is_image(&[c, h, w])
-    {
-        let shape = [c, h, w];
-        write_row(&directory.join("samples.png"), &rows(samples, MOST)?, shape, (-1.0, 1.0))?;
-        write_row(&directory.join("mean.png"), &rows(mean, 1)?, shape, (-1.0, 1.0))?;
-        let spread = rows(std, 1)?;
-        let largest = spread[0].iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
-        write_row(&directory.join("std.png"), &spread, shape, (0.0, largest))?;
-        if let Some(truth) = truth {
-            write_row(&directory.join("truth.png"), &rows(truth, 1)?, shape, (-1.0, 1.0))?;
+/// One level of a chain's way: x̂0, x0|y and the x_t that it ends with.
+#[derive(Clone)]
+pub struct Snapshot {
+    /// The level's noise, and that of x_t.
+    pub sigma: (f64, f64),
+    /// The three images, flattened.
+    pub images: [Vec<f64>; 3],
+}
+
+impl Snapshot {
+    /// Of which levels the pictures are kept: about eight, evenly spaced, the first and the last among them.
+    #[must_use]
+    pub fn is_kept(step: &Step) -> bool {
+        const COUNT: usize = 8;
+        let last = step.of - 1;
+        (0..COUNT).any(|k| k * last / (COUNT - 1) == step.index)
+    }
+}
+
+/// The way of a chain: three rows of images under the noise levels.
+#[must_use]
+pub fn way(snapshots: &[Snapshot], shape: [usize; 3]) -> RgbImage {
+    let [_, h, w] = shape;
+    let zoom = (SIDE / w.max(h)).max(1);
+    let (cell, line, gap, left) = ((w * zoom, h * zoom), LETTER + 8, 4, 5 * LETTER + 8);
+    let mut canvas = Canvas::new(left + snapshots.len() * (cell.0 + gap), line + 3 * (cell.1 + gap));
+    for (row, name) in ["x0", "x0|y", "x_t"].iter().enumerate() {
+        canvas.text(name, (4, line + row * (cell.1 + gap) + cell.1 / 2), 1);
+    }
+    for (column, snapshot) in snapshots.iter().enumerate() {
+        let x = left + column * (cell.0 + gap);
+        canvas.text(&format!("{:.3}", snapshot.sigma.0), (x + 4, 4), 1);
+        for (row, values) in snapshot.images.iter().enumerate() {
+            // x_t is far outside [-1, 1] at first; at unit variance its noise and its picture are both seen.
+            let scale = if row == 2 { 1.0 / (1.0 + snapshot.sigma.1.powi(2)).sqrt() } else { 1.0 };
+            let values: Vec<f64> = values.iter().map(|v| v * scale).collect();
+            canvas.paste(&image(&values, shape), (x, line + row * (cell.1 + gap)), zoom);
         }
     }
-    match y.dims()[1..] {
-        [c, h, w] if is_image(&[c, h, w]) => {
-            write_row(&directory.join("measurement.png"), &rows(y, 1)?, [c, h, w], (-1.0, 1.0))
-        }
-        _ => Ok(()),
+    canvas.into_picture()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_become_the_levels_that_they_say() {
+        let picture = image(&[-1.0, 0.0, 1.0, 2.0], [1, 2, 2]);
+        assert_eq!(picture.pixels().map(|p| p.0[0]).collect::<Vec<_>>(), [0, 128, 255, 255]);
+        assert_eq!(heat_color(0.0), [0, 0, 0]);
+        assert_eq!(heat_color(1.0), [255, 250, 220]);
+        assert_eq!(heat_color(f64::NAN), [0, 0, 0]);
+        let brightness = |t: f64| heat_color(t).iter().map(|v| u32::from(*v)).sum::<u32>();
+        assert!((0..20).all(|i| brightness(f64::from(i) / 20.0) < brightness(f64::from(i + 1) / 20.0)));
+    }
+
+    #[test]
+    fn eight_levels_are_kept_with_both_ends() {
+        let kept = |of: usize| {
+            (0..of)
+                .filter(|&index| Snapshot::is_kept(&Step { index, of, start: 1.0, sigma: 1.0, next: 0.5 }))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kept(8), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(kept(3), [0, 1, 2]);
+        assert_eq!(kept(1), [0]);
+        let many = kept(200);
+        assert!(many.len() == 8 && many[0] == 0 && many[7] == 199);
     }
 }

@@ -81,6 +81,10 @@ pub(super) fn phase_retrieval(size: [usize; 3], seed: u64) -> Result<Example> {
     registered("phase_retrieval", &params, &size, seed)
 }
 
+pub(super) fn nonlinear_blur([c, h, w]: [usize; 3], seed: u64) -> Result<Example> {
+    registered("nonlinear_blur", "size = 7", &[c, h.max(5), w.max(5)], seed)
+}
+
 pub(super) fn hdr(size: [usize; 3], seed: u64) -> Result<Example> {
     registered("hdr", "", &size, seed)
 }

@@ -14,7 +14,8 @@ use crate::files::{is_picture, read_array, read_picture};
 use crate::mri::{Mri, coil_maps, line_mask};
 use crate::rows::image_shape;
 use crate::{
-    Dense, Hdr, Inpainting, PhaseRetrieval, SuperResolution, Toy2d, Xor, box_mask, random_mask, random_pairs,
+    Dense, Hdr, Inpainting, NonlinearBlur, PhaseRetrieval, SuperResolution, Toy2d, Xor, box_mask,
+    random_mask, random_pairs,
 };
 
 /// Parameters that build an operator.
@@ -236,6 +237,38 @@ impl Default for PhaseParams {
 impl Params for PhaseParams {
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         Ok(Arc::new(PhaseRetrieval::new(shape, self.oversample)?))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NonlinearParams {
+    /// Side of the kernel; 61 at a side of 256, in proportion.
+    size: Option<usize>,
+    /// Of the shake, from 0 (a straight line) to 1 (a wild one).
+    intensity: f64,
+    /// Of the tone curve, from 0 (a linear blur) to 0.95: its slope lies between one minus and one plus this.
+    contrast: f64,
+    /// How fast the curve's slope changes around the middle grey.
+    knee: f64,
+    /// `reflect` or `circular`.
+    border: Border,
+}
+
+impl Default for NonlinearParams {
+    fn default() -> Self {
+        Self { size: None, intensity: 0.5, contrast: 0.8, knee: 2.0, border: Border::Reflect }
+    }
+}
+
+impl Params for NonlinearParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        Self { size: self.size.or(Some(kernel_size(shape))), ..self }
+    }
+
+    fn operator(self, _: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let kernel = motion_kernel(self.size.unwrap_or(0), self.intensity, seed, 0)?;
+        Ok(Arc::new(NonlinearBlur::new(shape, kernel, self.border, self.contrast, self.knee)?))
     }
 }
 

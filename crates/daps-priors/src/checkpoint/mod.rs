@@ -11,6 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
+use daps_core::SpreadTable;
 
 use crate::network::{NetworkConfig, named};
 use crate::{Error, Result};
@@ -33,6 +34,36 @@ pub struct Checkpoint {
 /// Metadata keys of files that [`convert`] writes.
 pub(crate) const CONFIG_KEY: &str = "daps.config";
 pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
+
+/// The metadata key of a prior's r(σ): a [`SpreadTable`] as JSON.
+pub const SPREAD_KEY: &str = "daps.spread";
+
+impl Checkpoint {
+    /// A safetensors file in memory; `name` is what messages call it.
+    pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self> {
+        safe::parse(Path::new(name), bytes)
+    }
+
+    /// The network configuration inside, where there is one.
+    pub fn config(&self) -> Result<Option<NetworkConfig>> {
+        self.metadata.get(CONFIG_KEY).map(|text| NetworkConfig::parse(text)).transpose()
+    }
+
+    /// r(σ), where the file carries it.
+    pub fn spread(&self) -> Result<Option<SpreadTable>> {
+        let Some(text) = self.metadata.get(SPREAD_KEY) else { return Ok(None) };
+        let table: SpreadTable = serde_json::from_str(text)
+            .map_err(|e| Error::config("network", format!("its table of r(sigma) is damaged: {e}")))?;
+        table.check()?;
+        Ok(Some(table))
+    }
+
+    /// SHA-256 of the tensors.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        safe::checksum(&self.tensors)
+    }
+}
 
 /// Reads a checkpoint of any supported format; its first bytes decide which.
 pub fn read(path: &Path) -> Result<Checkpoint> {

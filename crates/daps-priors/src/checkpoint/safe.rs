@@ -19,12 +19,16 @@ const LARGEST_HEADER: u64 = 100_000_000;
 
 /// Reads a file, and compares its checksum where it carries one.
 pub(super) fn read(path: &Path) -> Result<Checkpoint> {
-    let bytes = std::fs::read(path).map_err(|e| Error::file(path, e))?;
+    parse(path, &std::fs::read(path).map_err(|e| Error::file(path, e))?)
+}
+
+/// The same from memory; `path` is what messages call it.
+pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {
     let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| refuse(&e))?;
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| refuse(&e))?;
     let metadata: BTreeMap<String, String> =
         header.metadata().clone().unwrap_or_default().into_iter().collect();
-    let file = SafeTensors::deserialize(&bytes).map_err(|e| refuse(&e))?;
+    let file = SafeTensors::deserialize(bytes).map_err(|e| refuse(&e))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
         let tensor =

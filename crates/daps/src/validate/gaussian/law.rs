@@ -188,7 +188,7 @@ pub fn run(daps: &Daps, mode: &Mode, beta: f64) -> Result<Normal> {
         let spread = match spread {
             Spread::Sigma => step.sigma.powi(2),
             Spread::Table(table) => table.at(step.sigma).powi(2),
-            Spread::Covariance(_) => mode.shrink(step.sigma) * step.sigma.powi(2),
+            Spread::Covariance(_) | Spread::Prior => mode.shrink(step.sigma) * step.sigma.powi(2),
         };
         let (singular, y, largest) = (mode.singular, mode.y, mode.largest);
         let target = Target { spread, singular, y, beta: daps.beta.unwrap_or(beta), largest };

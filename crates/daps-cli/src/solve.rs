@@ -1,0 +1,241 @@
+//! `daps solve`: a picture and a task in, posterior samples and a report out.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use daps::methods::registry::METHODS;
+use daps::{Directory, Run, RunConfig, TaskConfig, bundled, prior, task};
+use toml::{Table, Value};
+
+use crate::Outcome;
+use crate::bar::Bar;
+use crate::run::show;
+use crate::table::say;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The task: a name of `daps list tasks`, or any operator
+    #[arg(long)]
+    task: String,
+    /// A clean picture (or a folder of them): it is measured first, and the answer is compared with it
+    #[arg(long, conflicts_with = "measurement", required_unless_present = "measurement")]
+    image: Option<PathBuf>,
+    /// A measurement: a picture, .npy or .safetensors; no truth is needed
+    #[arg(long)]
+    measurement: Option<PathBuf>,
+    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a [prior] table
+    #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
+    prior: String,
+    /// The shape of a sample, such as 3,64,64, where the prior does not know it
+    #[arg(long, value_delimiter = ',')]
+    shape: Vec<usize>,
+    /// The method
+    #[arg(long, default_value = "daps")]
+    method: String,
+    /// DAPS's preset [default: best]
+    #[arg(long)]
+    preset: Option<String>,
+    /// Denoiser calls per sample: one of `daps list budgets`; of fast and best, any number
+    #[arg(long)]
+    budget: Option<String>,
+    /// The kernel that draws x0 given y, instead of the preset's
+    #[arg(long)]
+    kernel: Option<String>,
+    /// Posterior samples per picture
+    #[arg(long, default_value_t = task::SAMPLES)]
+    samples: usize,
+    /// Seed of everything that is random
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Standard deviation of the measurement's noise, for values from -1 to 1
+    #[arg(long, default_value_t = task::NOISE)]
+    noise: f64,
+    /// The run directory to make [default: runs/TASK-NAME]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Go on with a run that was interrupted
+    #[arg(long, requires = "out")]
+    resume: bool,
+    /// Samples that run at once: memory depends on it, results do not
+    #[arg(long, default_value_t = 16)]
+    batch: usize,
+    /// Seconds between checkpoints
+    #[arg(long, default_value_t = 10.0)]
+    checkpoint_every: f64,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Task options")]
+struct Options {
+    /// Super-resolution: how many times smaller each side is
+    #[arg(long)]
+    factor: Option<i64>,
+    /// Random inpainting: the hidden fraction
+    #[arg(long)]
+    fraction: Option<f64>,
+    /// Inpainting: a picture of what is seen (white) and hidden (black), or an array of ones and zeros
+    #[arg(long)]
+    mask: Option<PathBuf>,
+    /// Box: its side; blur: the kernel's
+    #[arg(long)]
+    size: Option<i64>,
+    /// Gaussian blur: standard deviation in pixels
+    #[arg(long)]
+    std: Option<f64>,
+    /// Motion and nonlinear blur: how wild the shake is, from 0 to 1
+    #[arg(long)]
+    intensity: Option<f64>,
+    /// Blur: a picture or an array of the kernel
+    #[arg(long)]
+    kernel_file: Option<PathBuf>,
+    /// Phase retrieval: eighths of the side that are padded
+    #[arg(long)]
+    oversample: Option<f64>,
+    /// HDR: the exposure
+    #[arg(long)]
+    scale: Option<f64>,
+    /// Any other setting of the operator, as KEY=VALUE
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Options {
+    /// The operator and its settings: a mask or a kernel from a file makes it the operator that takes one.
+    fn resolve(&self, task: &str) -> anyhow::Result<(String, Table)> {
+        let mut operator = task.trim().replace('-', "_");
+        let mut table = Table::new();
+        let mut put = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                table.insert(key.into(), value);
+            }
+        };
+        put("factor", self.factor.map(Value::from));
+        put("fraction", self.fraction.map(Value::from));
+        put("size", self.size.map(Value::from));
+        put("std", self.std.map(Value::from));
+        put("intensity", self.intensity.map(Value::from));
+        put("oversample", self.oversample.map(Value::from));
+        put("scale", self.scale.map(Value::from));
+        if let Some(mask) = &self.mask {
+            put("mask", Some(Value::from(absolute(mask)?.to_string_lossy().into_owned())));
+            if operator.starts_with("inpaint") {
+                operator = "inpaint".into();
+            }
+        }
+        if let Some(kernel) = &self.kernel_file {
+            put("kernel", Some(Value::from(absolute(kernel)?.to_string_lossy().into_owned())));
+            if matches!(operator.as_str(), "gaussian_blur" | "motion_blur") {
+                operator = "blur".into();
+            }
+        }
+        for pair in &self.set {
+            let Some((key, value)) = pair.split_once('=') else {
+                bail!("--set: expected KEY=VALUE, got '{pair}'");
+            };
+            let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+            table.insert(key.trim().into(), parsed.unwrap_or_else(|| Value::from(value)));
+        }
+        Ok((operator, table))
+    }
+}
+
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    path.canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => anyhow::anyhow!("{}: no such file", path.display()),
+        _ => anyhow::anyhow!("{}: {e}", path.display()),
+    })
+}
+
+impl Args {
+    /// The configuration that `daps run` would take.
+    fn config(&self) -> anyhow::Result<RunConfig> {
+        let (operator, options) = self.options.resolve(&self.task)?;
+        let config = RunConfig {
+            version: None,
+            seed: self.seed,
+            samples: self.samples,
+            batch: self.batch,
+            task: TaskConfig {
+                operator,
+                shape: self.shape.clone(),
+                noise: self.noise,
+                measurements: 1,
+                truth: self.image.as_deref().map(absolute).transpose()?,
+                measurement: self.measurement.as_deref().map(absolute).transpose()?,
+                options,
+            },
+            prior: prior::named(&self.prior)?,
+            method: self.method()?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn method(&self) -> anyhow::Result<Table> {
+        let mut table = Table::new();
+        for (key, value) in [("preset", &self.preset), ("budget", &self.budget), ("kernel", &self.kernel)] {
+            if let Some(value) = value {
+                table.insert(key.into(), value.as_str().into());
+            }
+        }
+        if self.method == "daps" {
+            table.entry("preset").or_insert("best".into());
+        } else if let (true, Some(entry)) = (table.is_empty(), METHODS.iter().find(|m| m.name == self.method))
+        {
+            table = entry.example.parse().context("a method's example")?;
+        }
+        table.insert("name".into(), self.method.as_str().into());
+        Ok(table)
+    }
+
+    /// `--out`, or a name that is free.
+    fn out(&self) -> PathBuf {
+        if let Some(out) = &self.out {
+            return out.clone();
+        }
+        let input = self.image.as_ref().or(self.measurement.as_ref());
+        let stem =
+            input.and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = format!("runs/{}-{stem}", self.task.replace('-', "_"));
+        let free = |path: &PathBuf| !path.exists();
+        std::iter::once(PathBuf::from(&name))
+            .chain((2..).map(|i| PathBuf::from(format!("{name}-{i}"))))
+            .find(free)
+            .unwrap_or_else(|| name.into())
+    }
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let every = Duration::try_from_secs_f64(args.checkpoint_every).map_err(|_| {
+        anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {}", args.checkpoint_every)
+    })?;
+    let run = Run::new(args.config()?, Path::new(""))?;
+    run.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    let out = args.out();
+    let directory = Directory { path: out.clone(), resume: args.resume, checkpoint_every: every };
+    let (mut bar, start) = (Bar::new()?, Instant::now());
+    let result = run.execute(&directory, &mut bar);
+    if bar.stopped() && result.is_err() {
+        eprintln!("stopped; go on with the same command and --out {} --resume", out.display());
+        return Ok(Outcome::Stopped);
+    }
+    let summary = result?;
+    if args.json {
+        say(&serde_json::to_string(&summary)?);
+    } else {
+        show(&summary, &out);
+        say(&format!(
+            "  {:.1} seconds; open {}",
+            start.elapsed().as_secs_f64(),
+            out.join("report.html").display()
+        ));
+    }
+    Ok(Outcome::Done)
+}

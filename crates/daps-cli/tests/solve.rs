@@ -1,0 +1,307 @@
+//! `daps solve` as a user meets it: right answers where they are known, the same bits after a kill, and a sentence for every
+//! input that cannot be used.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use daps::core::candle::{Device, Tensor};
+use daps::priors::{NetworkConfig, NetworkPrior};
+use serde_json::Value;
+
+fn daps(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn solved(args: &[&str]) -> (Value, String) {
+    let output = daps(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
+    (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), error)
+}
+
+/// Exit code 2, one sentence (beside notes), and no output directory.
+fn refused(args: &[&str], out: &Path, says: &str) {
+    let output = daps(args);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    let sentences: Vec<&str> = error.trim().lines().filter(|l| !l.starts_with("note: ")).collect();
+    assert_eq!(sentences.len(), 1, "{error}");
+    assert!(sentences[0].contains(says), "expected '{says}' in: {error}");
+    assert!(output.stdout.is_empty(), "{args:?}");
+    assert!(!out.exists(), "{says}: something was left behind");
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// A Gaussian prior in a file.
+    fn gaussian(&self) -> String {
+        fs::write(self.path("gaussian.toml"), "[prior]\nkind = 'gaussian'\nstd = 0.5\n").unwrap();
+        self.text("gaussian.toml")
+    }
+
+    /// A small network of fresh weights in a file.
+    fn network(&self, side: usize) -> String {
+        let config = NetworkConfig::parse(&format!(
+            "[network]\nkind = 'song'\nimage_size = {side}\nmodel_channels = 8\nchannel_mult = [1, 1]\nnum_blocks = 1\n\
+             attn_resolutions = []\n[preconditioning]\nkind = 'edm'\n"
+        ))
+        .unwrap();
+        let (_, variables) = NetworkPrior::fresh(&config, 7, &Device::Cpu).unwrap();
+        let tensors: Vec<(&str, &Tensor)> =
+            variables.iter().map(|(k, v)| (k.as_str(), v.as_tensor())).collect();
+        let metadata = HashMap::from([("daps.config".to_owned(), config.to_toml().unwrap())]);
+        let path = self.path(&format!("network-{side}.safetensors"));
+        daps::files::write_tensors(&path, &tensors, metadata).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn picture(&self, name: &str, side: u32) -> String {
+        let at = |x: u32, y: u32| image::Rgb([(x * 255 / side) as u8, (y * 255 / side) as u8, 90]);
+        image::RgbImage::from_fn(side, side, at).save(self.path(name)).unwrap();
+        self.text(name)
+    }
+}
+
+/// Prior N(0, 0.25), 70 % of the pixels unseen, noise 0.05: the posterior's mean and variance are known pixel by pixel.
+#[test]
+fn a_linear_gaussian_problem_has_its_closed_form() {
+    let scene = Scene::new();
+    let (prior, image, out) = (scene.gaussian(), scene.picture("a.png", 16), scene.text("out"));
+    let command =
+        ["solve", "--task", "inpaint-random", "--image", &image, "--prior", &prior, "--shape", "1,16,16"];
+    let rest = ["--preset", "fast", "--samples", "64", "--out", &out, "--json"];
+    let (summary, notes) = solved(&[&command[..], &rest[..]].concat());
+    assert!(notes.contains("colour; its brightness is used"), "{notes}");
+    let number = |key: &str| summary[key].as_f64().unwrap();
+    let (hidden, d, k) = ((0.7f64 * 256.0).floor(), 256.0, 64.0);
+    let seen = 1.0 / (1.0 / 0.25 + 1.0 / 0.0025);
+    let variance = (hidden * 0.25 + (d - hidden) * seen) / d;
+    // The error of a mean of 64 draws is chi-squared with as many degrees as there are unseen pixels.
+    let ratio = number("mean_error").powi(2) / (variance / k);
+    assert!((ratio - 1.0).abs() < 4.0 * (2.0 / hidden).sqrt(), "mean: {ratio}");
+    let ratio = number("spread").powi(2) / variance;
+    assert!((ratio - 1.0).abs() < 4.0 * (2.0 / (hidden * (k - 1.0))).sqrt(), "spread: {ratio}");
+    assert_eq!(summary["nfe"], 60);
+    let files: Vec<String> =
+        ["report.html", "best.png", "mean.png", "std.png", "truth.png", "trace.png", "samples/63.png"]
+            .map(|f| f.to_owned())
+            .to_vec();
+    for file in files {
+        assert!(scene.path("out").join(&file).is_file(), "{file}");
+    }
+    let report = fs::read_to_string(scene.path("out/report.html")).unwrap();
+    assert!(
+        report.contains("data:image/png;base64,")
+            && report.contains("<svg")
+            && !report.contains("src=\"http")
+    );
+
+    // The written configuration is the run.
+    let again = scene.text("again");
+    let config = scene.text("out/config.toml");
+    solved(&["run", &config, "--out", &again, "--json"]);
+    for file in ["samples.safetensors", "metrics.json", "trace.jsonl", "config.toml"] {
+        assert_eq!(
+            fs::read(scene.path("out").join(file)).unwrap(),
+            fs::read(scene.path("again").join(file)).unwrap()
+        );
+    }
+}
+
+/// All eight tasks with a network prior run and write what they should; phase retrieval says which chain it chose.
+#[test]
+fn every_task_runs_with_a_network() {
+    let scene = Scene::new();
+    let (prior, image) = (scene.network(16), scene.picture("a.png", 40));
+    for task in daps::task::TASKS {
+        let out = scene.text(task.name);
+        let command = ["solve", "--task", task.name, "--image", &image, "--prior", &prior, "--out", &out];
+        let (summary, notes) =
+            solved(&[&command[..], &["--budget", "6", "--samples", "2", "--json"]].concat());
+        assert!(notes.contains("40x40; resized to 16x16"), "{notes}");
+        assert!(notes.contains("carries no r(sigma)"), "{notes}");
+        let found = &summary["measurements"][0];
+        assert_eq!(found["denoising_error"].is_array(), task.name == "phase_retrieval");
+        assert!(summary["psnr"].as_f64().unwrap().is_finite());
+        assert!(scene.path(task.name).join("measurement.png").is_file());
+    }
+    // A measurement from a run serves as a measurement of another.
+    let y = scene.text("super_resolution/measurement.safetensors");
+    let out = scene.text("again");
+    let command =
+        ["solve", "--task", "super_resolution", "--measurement", &y, "--prior", &prior, "--out", &out];
+    let (summary, _) = solved(&[&command[..], &["--budget", "6", "--samples", "1", "--json"]].concat());
+    assert!(summary["psnr"].is_null() && summary["spread"].is_null());
+    assert!(!scene.path("again/std.png").exists() && !scene.path("again/truth.png").exists());
+}
+
+/// Batch size changes no bit of the samples, with a network too; folders give one folder per picture.
+#[test]
+fn folders_are_solved_and_batches_change_nothing() {
+    let scene = Scene::new();
+    let prior = scene.network(16);
+    fs::create_dir(scene.path("in")).unwrap();
+    scene.picture("in/b.png", 16);
+    scene.picture("in/a.bmp", 20);
+    fs::write(scene.path("in/notes.txt"), "not a picture").unwrap();
+    let input = scene.text("in");
+    let run = |out: &str, batch: &str| {
+        let path = scene.text(out);
+        let command =
+            ["solve", "--task", "motion_blur", "--image", &input, "--prior", &prior, "--out", &path];
+        solved(&[&command[..], &["--budget", "5", "--samples", "3", "--batch", batch, "--json"]].concat()).0
+    };
+    let (whole, parts) = (run("whole", "6"), run("parts", "4"));
+    assert_eq!(whole, parts);
+    let read = |out: &str| fs::read(scene.path(out).join("samples.safetensors")).unwrap();
+    assert_eq!(read("whole"), read("parts"));
+    assert_eq!(whole["measurements"][0]["name"], "a");
+    assert!(scene.path("whole/a/mean.png").is_file() && scene.path("whole/b/samples/02.png").is_file());
+}
+
+#[test]
+fn a_killed_solve_resumes_to_the_same_bytes() {
+    let scene = Scene::new();
+    let (prior, image) = (scene.network(16), scene.picture("a.png", 16));
+    let command = |out: &str| {
+        let words =
+            ["solve", "--task", "gaussian_blur", "--image", &image, "--prior", &prior, "--budget", "60"];
+        let rest = ["--samples", "5", "--batch", "2", "--checkpoint-every", "0", "--out", out];
+        words.iter().chain(&rest).map(|s| (*s).to_owned()).collect::<Vec<String>>()
+    };
+    let read = |out: &Path| {
+        ["samples.safetensors", "trace.jsonl", "metrics.json", "report.html", "trace.png", "mean.png"]
+            .map(|name| fs::read(out.join(name)).unwrap())
+    };
+    let whole = scene.text("whole");
+    let words = command(&whole);
+    assert!(daps(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+    let mut interrupted = 0;
+    for milliseconds in [40, 120, 300, 700] {
+        let out = scene.text(&format!("killed-{milliseconds}"));
+        let mut words = command(&out);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(&words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        interrupted += usize::from(!Path::new(&out).join("metrics.json").exists());
+        words.push("--resume".into());
+        let output = daps(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(read(Path::new(&out)) == read(Path::new(&whole)), "killed after {milliseconds} ms");
+        assert!(!Path::new(&out).join("checkpoint.safetensors").exists());
+    }
+    assert!(interrupted > 0, "no run was killed before its end");
+    // A picture that has changed since is noticed.
+    image::RgbImage::from_pixel(16, 16, image::Rgb([9, 99, 199])).save(scene.path("a.png")).unwrap();
+    let mut words = command(&whole);
+    words.push("--resume".into());
+    let output = daps(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("have changed since"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
+    let scene = Scene::new();
+    let (prior, image, out) = (scene.network(16), scene.picture("good.png", 16), scene.text("out"));
+    let check = |task: &str, input: &[&str], says: &str| {
+        let command = ["solve", "--task", task, "--prior", &prior, "--out", &out, "--budget", "2"];
+        refused(&[&command[..], input].concat(), Path::new(&out), says);
+    };
+    let file = |name: &str, bytes: &[u8]| {
+        fs::write(scene.path(name), bytes).unwrap();
+        scene.text(name)
+    };
+    let whole = fs::read(&image).unwrap();
+    check("hdr", &["--image", &file("text.png", b"hello there, no picture")], "no picture in a known format");
+    check("hdr", &["--image", &file("empty.png", b"")], "no picture in a known format");
+    check("hdr", &["--image", &file("cut.png", &whole[..whole.len() / 2])], "cannot be read as a picture");
+    let mut jpeg = std::io::Cursor::new(Vec::new());
+    image::open(&image).unwrap().write_to(&mut jpeg, image::ImageFormat::Jpeg).unwrap();
+    let jpeg = jpeg.into_inner();
+    check("hdr", &["--image", &file("cut.jpg", &jpeg[..jpeg.len() - 40])], "ends before the picture does");
+    // A header that claims a million pixels a side.
+    let mut gigantic = whole.clone();
+    gigantic[16..24].copy_from_slice(&[0, 15, 66, 64, 0, 15, 66, 64]);
+    let crc = crc32(&gigantic[12..29]);
+    gigantic[29..33].copy_from_slice(&crc.to_be_bytes());
+    check(
+        "hdr",
+        &["--image", &file("gigantic.png", &gigantic)],
+        "1000000x1000000; pictures are read up to 64 megapixels",
+    );
+    check("hdr", &["--image", &scene.picture("one.png", 1)], "is 1x1, too small to be enlarged to 16x16");
+    check("hdr", &["--image", &scene.text("nowhere.png")], "nowhere.png: no such file");
+    fs::create_dir(scene.path("none")).unwrap();
+    check("hdr", &["--image", &scene.text("none")], "no pictures in it");
+    check("hdr", &["--measurement", &scene.picture("large.png", 20)], "is 20x20, expected 16x16");
+    check("phase_retrieval", &["--measurement", &image], "a measurement of phase_retrieval is no picture");
+    let y = Tensor::zeros((3, 5, 5), daps::core::candle::DType::F32, &Device::Cpu).unwrap();
+    y.write_npy(scene.path("y.npy")).unwrap();
+    check("hdr", &["--measurement", &scene.text("y.npy")], "expected shape [3, 16, 16]");
+    check("hdr", &["--image", &image, "--factor", "4"], "unknown field `factor`");
+    check("super_resolution", &["--image", &image, "--factor", "5"], "super_resolution");
+    check("hdrr", &["--image", &image], "unknown operator 'hdrr'");
+    check("hdr", &["--image", &image, "--preset", "slow"], "unknown preset 'slow'");
+    check("hdr", &["--image", &image, "--method", "guess"], "unknown method 'guess'");
+    check(
+        "hdr",
+        &["--image", &image, "--kernel", "replay"],
+        "daps needs a singular value decomposition; hdr has none",
+    );
+    check("hdr", &["--image", &image, "--noise", "-1"], "task.noise: expected a positive finite number");
+    check("hdr", &["--image", &image, "--samples", "0"], "samples: expected at least 1");
+    check("hdr", &["--image", &image, "--set", "nonsense"], "--set: expected KEY=VALUE");
+    check("inpaint_box", &["--image", &image, "--mask", &scene.text("no.png")], "no.png: no such file");
+    refused(
+        &["solve", "--task", "hdr", "--image", &image, "--prior", "nobody", "--out", &out],
+        Path::new(&out),
+        "unknown prior 'nobody'",
+    );
+
+    // A directory that exists, and one that cannot be made.
+    fs::create_dir(scene.path("taken")).unwrap();
+    let kept = file("taken/mine.txt", b"keep me");
+    let taken = scene.text("taken");
+    let command = ["solve", "--task", "hdr", "--prior", &prior, "--image", &image, "--out"];
+    refused(&[&command[..], &[&taken]].concat(), Path::new(&out), "already exists and is not empty");
+    assert_eq!(fs::read_dir(scene.path("taken")).unwrap().count(), 1);
+    refused(
+        &[&command[..], &[&format!("{kept}/below")]].concat(),
+        Path::new(&out),
+        "cannot make the directory",
+    );
+}
+
+/// The checksum of a PNG chunk, bit by bit.
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
+}

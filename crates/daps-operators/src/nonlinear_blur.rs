@@ -1,0 +1,190 @@
+//! Nonlinear blur: a camera shakes while light falls on the sensor, and stores what it caught through its tone curve.
+//!
+//! y = θ⁻¹(K θ(x)): θ takes picture values to light, K is a blur by a random shake, θ⁻¹ takes light back to picture values.
+//! A sharp exposure (K = 1) and an even surface stay as they are; elsewhere bright light wins over dark, as it does when frames
+//! are averaged before the camera's response. The curve is half a hyperbola,
+//! θ(x) = x + κ (√(1 + c²x²) - 1)/c, whose slope rises smoothly from 1 - κ in the dark to 1 + κ in the light, for values
+//! beyond [-1, 1] too, so that the map and its derivative are smooth and bounded everywhere.
+//!
+//! This is a model of our own for the paper's nonlinear deblurring, whose operator is a trained network (KernelWizard) that
+//! has to be downloaded; the two share the task (undo a motion blur under an unknown-looking, smooth nonlinearity), not numbers.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use daps_core::real::{BLOCK, Real, map_rows, zip_rows};
+use daps_core::{Differentiable, Error, Linear, Operator, Result, with_real};
+use rayon::prelude::*;
+
+use crate::blur::{Blur, Border, Kernel};
+
+/// A blur between a tone curve and its inverse, on `[channels, height, width]` images.
+#[derive(Debug)]
+pub struct NonlinearBlur {
+    blur: Blur,
+    curve: Curve,
+}
+
+/// The tone curve.
+#[derive(Clone, Copy, Debug)]
+struct Curve {
+    /// κ: how far the slope departs from 1.
+    contrast: f64,
+    /// c: how fast it does so around 0.
+    knee: f64,
+}
+
+impl Curve {
+    /// θ(x).
+    fn light(self, x: f64) -> f64 {
+        let t = self.knee * x;
+        (t + self.contrast * ((1.0 + t * t).sqrt() - 1.0)) / self.knee
+    }
+
+    /// θ'(x), between 1 - κ and 1 + κ.
+    fn slope(self, x: f64) -> f64 {
+        let t = self.knee * x;
+        1.0 + self.contrast * t / (1.0 + t * t).sqrt()
+    }
+
+    /// θ⁻¹(u): the root of a quadratic.
+    fn tone(self, u: f64) -> f64 {
+        let (k, w) = (self.contrast, self.knee * u + self.contrast);
+        (w - k * (w * w + 1.0 - k * k).sqrt()) / ((1.0 - k * k) * self.knee)
+    }
+}
+
+impl NonlinearBlur {
+    /// With one kernel for all rows; `contrast` is κ from 0 (a linear blur) to below 1, `knee` is c, positive.
+    pub fn new(shape: &[usize], kernel: Kernel, border: Border, contrast: f64, knee: f64) -> Result<Self> {
+        if !(0.0..=0.95).contains(&contrast) {
+            return Err(Error::invalid("nonlinear_blur contrast", "a number from 0 to 0.95", contrast));
+        }
+        if !(knee.is_finite() && knee > 0.0) {
+            return Err(Error::invalid("nonlinear_blur knee", "a positive finite number", knee));
+        }
+        let blur = Blur::build("nonlinear_blur", shape, &[kernel], border, None)?;
+        Ok(Self { blur, curve: Curve { contrast, knee } })
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.blur.input_shape()
+    }
+
+    /// `f` of every value; curves are computed in f64.
+    fn each(&self, x: &Tensor, f: impl Fn(f64) -> f64 + Sync) -> Result<Tensor> {
+        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, self.shape(), self.shape(), |_, x, out| {
+            out.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(out, x)| {
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = T::of(f(x.wide())));
+            });
+        }))
+    }
+
+    /// `f` of every pair of values.
+    fn pairs(&self, a: &Tensor, b: &Tensor, f: impl Fn(f64, f64) -> f64 + Sync) -> Result<Tensor> {
+        let (a, b) = ((a, self.shape()), (b, self.shape()));
+        with_real!(a.0.dtype(), T => zip_rows::<T>(self.name(), a, b, self.shape(), |_, a, b, out| {
+            out.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK)).for_each(|((out, a), b)| {
+                for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+                    *out = T::of(f(a.wide(), b.wide()));
+                }
+            });
+        }))
+    }
+}
+
+impl Operator for NonlinearBlur {
+    fn name(&self) -> &'static str {
+        "nonlinear_blur"
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        self.shape()
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        self.shape()
+    }
+
+    fn factors(&self) -> usize {
+        self.shape()[0]
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let light = self.each(x, |x| self.curve.light(x))?;
+        self.each(&self.blur.apply(&light)?, |u| self.curve.tone(u))
+    }
+
+    fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        Ok(self)
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+}
+
+impl Differentiable for NonlinearBlur {
+    /// θ'(x) Kᵀ (r / θ'(y)): the inverse curve's slope at K θ(x) is one over the curve's slope at y.
+    fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor> {
+        let weighed = self.pairs(&self.apply(x)?, r, |y, r| r / self.curve.slope(y))?;
+        self.pairs(x, &self.blur.adjoint(&weighed)?, |x, g| self.curve.slope(x) * g)
+    }
+
+    fn lipschitz_squared(&self) -> f64 {
+        let k = self.curve.contrast;
+        ((1.0 + k) / (1.0 - k)).powi(2) * self.blur.norm_squared()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::motion_kernel;
+    use candle_core::{DType, Device};
+    use daps_core::real::to_f64;
+
+    #[test]
+    fn the_curve_and_its_inverse_undo_each_other_and_the_slope_is_its_derivative() {
+        for curve in [Curve { contrast: 0.8, knee: 2.0 }, Curve { contrast: 0.0, knee: 1.0 }] {
+            for i in -40..=40 {
+                let x = f64::from(i) * 0.1;
+                assert!((curve.tone(curve.light(x)) - x).abs() < 1e-12, "{x}");
+                let slope = (curve.light(x + 1e-6) - curve.light(x - 1e-6)) / 2e-6;
+                assert!((slope - curve.slope(x)).abs() < 1e-8, "{x}");
+            }
+        }
+    }
+
+    #[test]
+    fn flat_pictures_stay_bright_points_spread_more_than_dark_ones_and_no_contrast_is_a_linear_blur() {
+        let kernel = || motion_kernel(7, 0.5, 3, 0).unwrap();
+        let build =
+            |contrast| NonlinearBlur::new(&[1, 16, 16], kernel(), Border::Reflect, contrast, 2.0).unwrap();
+        let flat = Tensor::full(0.4f64, (1, 1, 16, 16), &Device::Cpu).unwrap();
+        for v in to_f64(&build(0.8).apply(&flat).unwrap()).unwrap() {
+            assert!((v - 0.4).abs() < 1e-12, "{v}");
+        }
+        let point = |background: f64, value: f64| {
+            let mut values = vec![background; 256];
+            values[8 * 16 + 8] = value;
+            Tensor::from_vec(values, (1, 1, 16, 16), &Device::Cpu).unwrap()
+        };
+        let moved = |operator: &NonlinearBlur, x: &Tensor, background: f64| -> f64 {
+            let y = to_f64(&operator.apply(x).unwrap()).unwrap();
+            y.iter().map(|v| (v - background).abs()).sum()
+        };
+        let curved = build(0.8);
+        let (light, dark) = (moved(&curved, &point(-0.8, 0.8), -0.8), moved(&curved, &point(0.8, -0.8), 0.8));
+        assert!(light > 1.5 * dark, "{light} {dark}");
+        let x = point(-0.2, 0.7);
+        let blur = Blur::new(&[1, 16, 16], &[kernel()], Border::Reflect).unwrap();
+        let difference =
+            crate::laws::relative_difference(&build(0.0).apply(&x).unwrap(), &blur.apply(&x).unwrap());
+        assert!(difference.unwrap() < 1e-12);
+        assert_eq!(x.dtype(), DType::F64);
+        for (contrast, knee) in [(-0.1, 1.0), (1.0, 1.0), (f64::NAN, 1.0), (0.5, 0.0)] {
+            assert!(NonlinearBlur::new(&[1, 16, 16], kernel(), Border::Reflect, contrast, knee).is_err());
+        }
+    }
+}

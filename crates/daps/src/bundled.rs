@@ -1,0 +1,42 @@
+//! What the program carries inside: trained priors and test pictures, one line each.
+
+/// A trained prior.
+pub struct Prior {
+    /// Its name for `--prior` and `name = …`.
+    pub name: &'static str,
+    /// What it was trained on.
+    pub summary: &'static str,
+    /// The safetensors file, with configuration and r(σ) in its metadata.
+    pub bytes: &'static [u8],
+}
+
+/// All trained priors.
+pub const PRIORS: &[Prior] = &[];
+
+/// The prior that `daps solve` and `daps demo` take where none is named.
+pub const DEFAULT_PRIOR: &str = "faces";
+
+/// A test picture.
+pub struct Picture {
+    /// Its file name.
+    pub name: &'static str,
+    /// The PNG file.
+    pub bytes: &'static [u8],
+}
+
+macro_rules! faces {
+    ($($name:literal),*) => {
+        &[$(Picture {
+            name: concat!($name, ".png"),
+            bytes: include_bytes!(concat!("../../../priors/faces/images/", $name, ".png")),
+        }),*]
+    };
+}
+
+/// Faces that no prior was trained on.
+pub const FACES: &[Picture] = faces!["07999", "08017", "08035", "08053", "08071", "08089", "08107", "08126"];
+
+/// The prior of a name.
+pub fn prior(name: &str) -> Option<&'static Prior> {
+    PRIORS.iter().find(|p| p.name == name)
+}

@@ -1,0 +1,115 @@
+//! What a finished run leaves in its directory: tensors, pictures of every measurement, and the report.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+use daps_core::real::{batched, from_f64, to_f64};
+use image::RgbImage;
+
+use crate::picture::{self, Snapshot, is_image};
+use crate::run::Run;
+use crate::summary::Outcome;
+use crate::{Result, canvas, files, report};
+
+/// Samples of a measurement that become pictures of their own; all of them are in `samples.safetensors`.
+const MOST_PICTURES: usize = 64;
+/// Samples that stand in one row.
+const MOST_IN_ROW: usize = 16;
+
+/// The pictures of one measurement.
+#[derive(Default)]
+pub(crate) struct Gallery {
+    pub truth: Option<RgbImage>,
+    pub measurement: Option<RgbImage>,
+    pub samples: Vec<RgbImage>,
+    pub best: Option<RgbImage>,
+    pub mean: Option<RgbImage>,
+    pub std: Option<RgbImage>,
+    /// What the brightest colour of `std` stands for.
+    pub largest: f64,
+    pub way: Option<RgbImage>,
+}
+
+impl Gallery {
+    fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
+        let y = to_f64(&run.likelihood.y().get(i)?)?;
+        let mut gallery = Self { measurement: picture::measurement(&y, &*run.operator), ..Self::default() };
+        let &[c, h, w] = &run.config.task.shape[..] else { return Ok(gallery) };
+        if !is_image(&[c, h, w]) {
+            return Ok(gallery);
+        }
+        let (shape, d, k) = ([c, h, w], c * h * w, run.config.samples);
+        let sample = |chain: usize| {
+            let at = (i * k + chain) * d;
+            picture::image(&outcome.values[at..at + d], shape)
+        };
+        gallery.truth = match &run.truth {
+            Some(truth) => Some(picture::image(&to_f64(&truth.get(i)?)?, shape)),
+            None => None,
+        };
+        gallery.samples = (0..k.min(MOST_PICTURES)).map(sample).collect();
+        gallery.best = Some(sample(outcome.summary.measurements[i].chosen));
+        gallery.mean = Some(picture::image(&outcome.mean[i], shape));
+        if let Some(std) = &outcome.std[i] {
+            gallery.largest = std.iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
+            gallery.std = Some(picture::heat(std, shape, gallery.largest));
+        }
+        let way: Vec<Snapshot> =
+            outcome.snapshots.range((i as u64, 0)..(i as u64 + 1, 0)).map(|(_, s)| s.clone()).collect();
+        gallery.way = (!way.is_empty()).then(|| picture::way(&way, shape));
+        Ok(gallery)
+    }
+
+    fn write(&self, directory: &Path) -> Result<()> {
+        let one = |name: &str, picture: &Option<RgbImage>| match picture {
+            Some(picture) => canvas::write(&directory.join(name), picture),
+            None => Ok(()),
+        };
+        one("truth.png", &self.truth)?;
+        one("measurement.png", &self.measurement)?;
+        one("best.png", &self.best)?;
+        one("mean.png", &self.mean)?;
+        one("std.png", &self.std)?;
+        one("trace.png", &self.way)?;
+        if !self.samples.is_empty() {
+            let folder = directory.join("samples");
+            files::make_directory(&folder, true)?;
+            for (k, sample) in self.samples.iter().enumerate() {
+                canvas::write(&folder.join(format!("{k:02}.png")), sample)?;
+            }
+            let row = &self.samples[..self.samples.len().min(MOST_IN_ROW)];
+            canvas::write(&directory.join("samples.png"), &picture::strip(row))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes everything but `metrics.json`. Of one measurement the pictures lie in the directory itself, of several in a folder
+/// for each.
+pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
+    let (n, shape) = (run.names.len(), &run.config.task.shape);
+    let samples = outcome.samples.reshape(batched(n, &batched(run.config.samples, shape)))?;
+    let mean = from_f64(outcome.mean.concat(), &batched(n, shape), DType::F64)?;
+    let std: Option<Vec<f64>> = outcome.std.iter().cloned().collect::<Option<Vec<_>>>().map(|s| s.concat());
+    let std: Option<Tensor> = std.map(|s| from_f64(s, &batched(n, shape), DType::F64)).transpose()?;
+    let mut tensors = vec![("samples", &samples), ("mean", &mean)];
+    tensors.extend(std.as_ref().map(|s| ("std", s)));
+    files::write_tensors(&path.join("samples.safetensors"), &tensors, HashMap::new())?;
+
+    let mut galleries = Vec::new();
+    for (i, name) in run.names.iter().enumerate() {
+        let gallery = Gallery::new(run, outcome, i)?;
+        if n == 1 {
+            gallery.write(path)?;
+        } else if gallery.measurement.is_some() || !gallery.samples.is_empty() {
+            let folder = path.join(name);
+            files::make_directory(&folder, true)?;
+            gallery.write(&folder)?;
+        }
+        if i < report::MOST_SHOWN {
+            galleries.push(gallery);
+        }
+    }
+    files::write(&path.join("report.html"), report::page(run, outcome, &galleries)?.as_bytes())
+}

@@ -1,0 +1,254 @@
+//! What a run writes down on its way: the trace, snapshots of chains, and checkpoints from which it resumes to the same bits.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
+use daps_core::real::to_f64;
+use daps_core::{Cost, Event, Likelihood, Samples, State};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::picture::{Snapshot, is_image};
+use crate::run::{Directory, Run};
+use crate::summary::{Outcome, Summary, quality};
+use crate::{Error, Result, files, output};
+
+const CHECKPOINT: &str = "checkpoint.safetensors";
+/// Of so many measurements, the way of a chain is kept.
+const FOLLOWED: u64 = 16;
+
+/// Progress within the run, kept with a checkpoint.
+#[derive(Serialize, Deserialize)]
+struct Mark {
+    config: String,
+    batch: usize,
+    level: usize,
+    diverged: Vec<bool>,
+    cost: (usize, usize),
+    done_diverged: Vec<bool>,
+    done_cost: (usize, usize),
+    /// (measurement, level, σ, next σ) of every snapshot.
+    snapshots: Vec<(u64, usize, f64, f64)>,
+}
+
+/// A run in its directory.
+pub(crate) struct Record<'a> {
+    run: &'a Run,
+    directory: &'a Directory,
+    config: String,
+    batch: usize,
+    state: Option<State>,
+    done: Vec<Tensor>,
+    done_diverged: Vec<bool>,
+    cost: Cost,
+    trace: Vec<String>,
+    /// By measurement and level.
+    snapshots: BTreeMap<(u64, usize), Snapshot>,
+    last: Instant,
+}
+
+impl<'a> Record<'a> {
+    /// Makes the directory, or goes on from what is in it.
+    pub fn open(run: &'a Run, directory: &'a Directory) -> Result<Self> {
+        let config = run.config.to_toml()?;
+        let path = &directory.path;
+        files::make_directory(path, directory.resume)?;
+        let mut record = Self {
+            run,
+            directory,
+            config,
+            batch: 0,
+            state: None,
+            done: vec![],
+            done_diverged: vec![],
+            cost: Cost::default(),
+            trace: vec![],
+            snapshots: BTreeMap::new(),
+            last: Instant::now(),
+        };
+        let measurement = path.join("measurement.safetensors");
+        if directory.resume && path.join("config.toml").exists() {
+            if files::read_text(&path.join("config.toml"))? != record.config {
+                let what = "holds a run of another configuration; resume it with its own config.toml";
+                return Err(Error::content(path, what));
+            }
+            if measurement.exists() && !record.has_same_measurement(&measurement)? {
+                let what = "is not what the run's inputs give now; they have changed since it was started";
+                return Err(Error::content(&measurement, what));
+            }
+            if path.join(CHECKPOINT).exists() {
+                record.resume()?;
+                return Ok(record);
+            }
+        }
+        files::write(&path.join("config.toml"), record.config.as_bytes())?;
+        let mut tensors = vec![("y", run.likelihood.y())];
+        tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
+        files::write_tensors(&measurement, &tensors, HashMap::new())?;
+        Ok(record)
+    }
+
+    fn has_same_measurement(&self, path: &std::path::Path) -> Result<bool> {
+        let (tensors, _) = files::read_tensors(path)?;
+        let Some(y) = tensors.get("y") else { return Ok(false) };
+        let now = self.run.likelihood.y();
+        Ok(y.dims() == now.dims() && to_f64(y)? == to_f64(now)?)
+    }
+
+    /// The first batch that is not done.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// Where that batch stands.
+    pub fn take_state(&mut self) -> Option<State> {
+        self.state.take()
+    }
+
+    fn resume(&mut self) -> Result<()> {
+        let path = self.directory.path.join(CHECKPOINT);
+        let (mut tensors, text) = files::read_tensors(&path)?;
+        let mark = text.get("mark").ok_or_else(|| Error::content(&path, "not a checkpoint of a run"))?;
+        let mark: Mark = serde_json::from_str(mark)
+            .map_err(|e| Error::content(&path, format!("damaged checkpoint: {e}")))?;
+        if mark.config != self.config {
+            return Err(Error::content(&path, "belongs to another configuration"));
+        }
+        self.done.extend(tensors.remove("done"));
+        self.batch = mark.batch;
+        self.done_diverged = mark.done_diverged;
+        self.cost = Cost { nfe: mark.done_cost.0, operator_calls: mark.done_cost.1 };
+        if let Some(x_t) = tensors.remove("x_t") {
+            let cost = Cost { nfe: mark.cost.0, operator_calls: mark.cost.1 };
+            let memory = (0..).map_while(|i| tensors.remove(&format!("memory.{i}"))).collect();
+            self.state = Some(State { level: mark.level, x_t, diverged: mark.diverged, cost, memory });
+        }
+        if let Some(images) = tensors.remove("snapshots") {
+            for (k, (measurement, level, sigma, next)) in mark.snapshots.into_iter().enumerate() {
+                let three = images.get(k)?;
+                let image = |i: usize| -> Result<Vec<f64>> { Ok(to_f64(&three.get(i)?)?) };
+                let images = [image(0)?, image(1)?, image(2)?];
+                self.snapshots.insert((measurement, level), Snapshot { sigma: (sigma, next), images });
+            }
+        }
+        let kept = self.batch * self.run.method.levels() + mark.level;
+        let trace = files::read_text(&self.directory.path.join("trace.jsonl"))?;
+        self.trace = trace.lines().take(kept).map(str::to_owned).collect();
+        Ok(())
+    }
+
+    /// Writes down a level of the batch with the given rows.
+    pub fn level(
+        &mut self,
+        rows: &[usize],
+        likelihood: &dyn Likelihood,
+        event: &Event,
+        stopping: bool,
+    ) -> Result<()> {
+        let Event::Level { step, x0_hat, x0_y, info, state } = event else { return Ok(()) };
+        let acceptance = info.acceptance.as_ref().map(|a| a.iter().sum::<f64>() / a.len() as f64);
+        let diverged = state.diverged.iter().filter(|d| **d).count();
+        let m = self.run.operator.output_shape().iter().product::<usize>() as f64;
+        let chi2: Vec<f64> = likelihood.log_prob(x0_y)?.iter().map(|l| -2.0 * l / m).collect();
+        let mut line = json!({
+            "batch": self.batch, "level": step.index, "sigma": step.sigma, "acceptance": acceptance,
+            "diverged": diverged, "iterations": info.iterations,
+            "nfe": state.cost.nfe, "operator_calls": state.cost.operator_calls, "chi2": chi2,
+        });
+        if let (Some(truth), &[c, h, w]) = (&self.run.truth, &self.run.config.task.shape[..])
+            && is_image(&[c, h, w])
+        {
+            let (x, truth, d) = (to_f64(x0_y)?, to_f64(truth)?, c * h * w);
+            let each = rows.par_iter().zip(x.par_chunks(d)).map(|(&row, x)| {
+                let measurement = self.run.rows[row].measurement as usize;
+                quality(x, &truth[measurement * d..(measurement + 1) * d], [c, h, w])
+            });
+            let (psnr, ssim): (Vec<_>, Vec<_>) = each.collect::<Vec<_>>().into_iter().unzip();
+            line["psnr"] = json!(psnr);
+            line["ssim"] = json!(ssim);
+        }
+        self.trace.push(line.to_string());
+        if is_image(&self.run.config.task.shape) && Snapshot::is_kept(step) {
+            for (i, row) in rows.iter().map(|&r| self.run.rows[r]).enumerate() {
+                if row.chain == 0 && row.measurement < FOLLOWED {
+                    // In f32, as a checkpoint keeps them.
+                    let image =
+                        |t: &Tensor| -> Result<Vec<f64>> { Ok(to_f64(&t.get(i)?.to_dtype(DType::F32)?)?) };
+                    let images = [image(x0_hat)?, image(x0_y)?, image(&state.x_t)?];
+                    let snapshot = Snapshot { sigma: (step.sigma, step.next), images };
+                    self.snapshots.insert((row.measurement, step.index), snapshot);
+                }
+            }
+        }
+        if stopping || self.last.elapsed() >= self.directory.checkpoint_every {
+            self.checkpoint(Some(state))?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, state: Option<&State>) -> Result<()> {
+        let path = &self.directory.path;
+        // The trace first: a checkpoint never refers to lines that are not there.
+        files::write(&path.join("trace.jsonl"), (self.trace.join("\n") + "\n").as_bytes())?;
+        let cost = state.map_or(Cost::default(), |s| s.cost);
+        let mark = Mark {
+            config: self.config.clone(),
+            batch: self.batch,
+            level: state.map_or(0, |s| s.level),
+            diverged: state.map_or(vec![], |s| s.diverged.clone()),
+            cost: (cost.nfe, cost.operator_calls),
+            done_diverged: self.done_diverged.clone(),
+            done_cost: (self.cost.nfe, self.cost.operator_calls),
+            snapshots: self.snapshots.iter().map(|((m, l), s)| (*m, *l, s.sigma.0, s.sigma.1)).collect(),
+        };
+        let mark = serde_json::to_string(&mark).map_err(|e| Error::content(path, e))?;
+        let done = if self.done.is_empty() { None } else { Some(Tensor::cat(&self.done, 0)?) };
+        let d: usize = self.run.config.task.shape.iter().product();
+        let images = self.snapshots.values().flat_map(|s| s.images.iter().flatten().map(|v| *v as f32));
+        let images =
+            Tensor::from_vec(images.collect(), (self.snapshots.len(), 3, d), &candle_core::Device::Cpu)?;
+        let mut tensors = vec![];
+        tensors.extend(done.as_ref().map(|d| ("done", d)));
+        tensors.extend(state.map(|s| ("x_t", &s.x_t)));
+        let names: Vec<String> =
+            (0..state.map_or(0, |s| s.memory.len())).map(|i| format!("memory.{i}")).collect();
+        tensors.extend(names.iter().map(String::as_str).zip(state.iter().flat_map(|s| &s.memory)));
+        tensors.extend((!self.snapshots.is_empty()).then_some(("snapshots", &images)));
+        files::write_tensors(&path.join(CHECKPOINT), &tensors, HashMap::from([("mark".into(), mark)]))?;
+        self.last = Instant::now();
+        Ok(())
+    }
+
+    /// Keeps the samples of a batch.
+    pub fn batch_done(&mut self, samples: Samples) -> Result<()> {
+        self.done.push(samples.x);
+        self.done_diverged.extend(samples.diverged);
+        self.cost = samples.cost;
+        self.batch += 1;
+        if self.done_diverged.len() < self.run.rows.len()
+            && self.last.elapsed() >= self.directory.checkpoint_every
+        {
+            self.checkpoint(None)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the results; `metrics.json` is the last of them, then the checkpoint goes.
+    pub fn finish(self) -> Result<Summary> {
+        let path = &self.directory.path;
+        files::write(&path.join("trace.jsonl"), (self.trace.join("\n") + "\n").as_bytes())?;
+        let samples = Tensor::cat(&self.done, 0)?;
+        let outcome =
+            Outcome::new(self.run, samples, self.done_diverged, self.cost, &self.trace, self.snapshots)?;
+        output::write(self.run, &outcome, path)?;
+        let metrics = serde_json::to_string_pretty(&outcome.summary).map_err(|e| Error::content(path, e))?;
+        files::write(&path.join("metrics.json"), (metrics + "\n").as_bytes())?;
+        let checkpoint = path.join(CHECKPOINT);
+        if checkpoint.exists() {
+            std::fs::remove_file(&checkpoint).map_err(Error::file(&checkpoint, "cannot remove"))?;
+        }
+        Ok(outcome.summary)
+    }
+}

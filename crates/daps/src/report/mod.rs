@@ -1,0 +1,196 @@
+//! The report of a run: one HTML file with its pictures inside, to be opened anywhere and sent to anyone.
+
+mod chart;
+mod html;
+
+use crate::output::Gallery;
+use crate::run::Run;
+use crate::summary::{Curves, Measurement, Outcome, Summary};
+use crate::{Result, task};
+pub use chart::{Chart, Line};
+pub use html::{Page, escape, figure, table};
+
+/// Measurements that a report shows.
+pub(crate) const MOST_SHOWN: usize = 24;
+/// Chains whose curves are drawn.
+const MOST_LINES: usize = 12;
+/// Samples that are shown.
+const MOST_SAMPLES: usize = 16;
+
+/// A number for people, or a dash.
+#[must_use]
+pub fn number(value: Option<f64>, digits: usize) -> String {
+    match value {
+        Some(v) if v.is_finite() => format!("{v:.digits$}"),
+        Some(v) if v.is_infinite() => "∞".into(),
+        _ => "–".into(),
+    }
+}
+
+/// The whole page.
+pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Result<String> {
+    let (config, summary) = (&run.config, &outcome.summary);
+    let mut page = Page::new(task::title(&config.task.operator));
+    let prior = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
+    page.lead(&format!(
+        "{} samples of {} by <b>{}</b> with the prior <b>{}</b>; noise {}, {} denoiser calls a sample",
+        summary.samples,
+        if run.names.len() == 1 {
+            "one measurement".to_owned()
+        } else {
+            format!("{} measurements", run.names.len())
+        },
+        escape(run.method.info().name),
+        escape(prior.map_or("", |p| p.rsplit('/').next().unwrap_or(p))),
+        config.task.noise,
+        summary.nfe,
+    ));
+    page.warnings(&summary.warnings);
+    if run.names.len() > 1 {
+        page.section("All measurements", &overview(summary));
+    }
+    for ((gallery, found), curves) in galleries.iter().zip(&summary.measurements).zip(&outcome.curves) {
+        page.section(&escape(&found.name), &measurement(run, gallery, found, curves)?);
+    }
+    if run.names.len() > galleries.len() {
+        page.lead(&format!(
+            "{} more measurements are in the folders beside this file.",
+            run.names.len() - galleries.len()
+        ));
+    }
+    page.details("Configuration", &format!("<pre>{}</pre>", escape(&config.to_toml()?)));
+    Ok(page.finish())
+}
+
+fn overview(summary: &Summary) -> String {
+    let mean = |list: &Option<Vec<f64>>| {
+        list.as_ref().and_then(|l| {
+            let whole: Vec<f64> = l.iter().copied().filter(|v| v.is_finite()).collect();
+            (!whole.is_empty()).then(|| whole.iter().sum::<f64>() / whole.len() as f64)
+        })
+    };
+    let row = |m: &Measurement| {
+        vec![
+            escape(&m.name),
+            number(mean(&m.psnr), 2),
+            number(mean(&m.ssim), 3),
+            number(m.mean_psnr, 2),
+            number(m.mean_ssim, 3),
+            number(Some(m.chi2), 3),
+            number(m.diversity, 2),
+        ]
+    };
+    let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
+    table(
+        &["", "PSNR, samples", "SSIM, samples", "PSNR, mean", "SSIM, mean", "χ² per number", "diversity"],
+        &rows,
+    )
+}
+
+fn measurement(run: &Run, gallery: &Gallery, found: &Measurement, curves: &Curves) -> Result<String> {
+    let mut html = String::from("<div class=pictures>");
+    let pictures = [
+        ("truth".to_owned(), &gallery.truth),
+        ("measurement".to_owned(), &gallery.measurement),
+        (format!("sample {}, chosen", found.chosen), &gallery.best),
+        ("mean".to_owned(), &gallery.mean),
+        (format!("standard deviation, black 0 to white {:.2}", gallery.largest), &gallery.std),
+    ];
+    for (caption, picture) in &pictures {
+        if let Some(picture) = picture {
+            html += &figure(caption, picture, "large")?;
+        }
+    }
+    html += "</div>";
+    if gallery.samples.len() > 1 {
+        html += "<h3>Samples</h3><div class=pictures>";
+        for (k, sample) in gallery.samples.iter().take(MOST_SAMPLES).enumerate() {
+            let quality =
+                found.psnr.as_ref().map(|p| format!(", {} dB", number(Some(p[k]), 1))).unwrap_or_default();
+            html += &figure(&format!("{k}{quality}"), sample, "small")?;
+        }
+        html += "</div>";
+    }
+    html += &numbers(run, found);
+    html += &charts(curves);
+    if let Some(way) = &gallery.way {
+        html += "<h3>The way of chain 0</h3>";
+        let caption = "the estimate x̂0, the draw x0|y and the renoised x_t; σ above";
+        html += &figure(caption, way, "wide")?;
+    }
+    Ok(html)
+}
+
+fn numbers(run: &Run, found: &Measurement) -> String {
+    let chains = 0..run.config.samples.min(MOST_SAMPLES);
+    let list = |list: &Option<Vec<f64>>, k: usize, digits| number(list.as_ref().map(|l| l[k]), digits);
+    let row = |k: usize| {
+        let mark = if k == found.chosen { " ← chosen" } else { "" };
+        vec![
+            format!("sample {k}{mark}"),
+            list(&found.psnr, k, 2),
+            list(&found.ssim, k, 3),
+            number(Some(found.error[k]), 4),
+            number(Some((found.error[k] / run.config.task.noise).powi(2)), 3),
+            list(&found.denoising_error, k, 4),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> = chains.map(row).collect();
+    let dash = || "–".to_owned();
+    rows.push(vec![
+        "mean".into(),
+        number(found.mean_psnr, 2),
+        number(found.mean_ssim, 3),
+        dash(),
+        dash(),
+        dash(),
+    ]);
+    let mut heads = vec![
+        "",
+        "PSNR (dB)",
+        "SSIM",
+        "measurement error, RMS",
+        "χ² per number",
+        "denoising error at σ = 0.5",
+    ];
+    if found.denoising_error.is_none() {
+        heads.pop();
+        rows.iter_mut().for_each(|r| _ = r.pop());
+    }
+    let notes = [
+        (
+            "χ²",
+            format!(
+                "{} per number ({} σ from 1)",
+                number(Some(found.chi2), 3),
+                number(Some(found.chi2_z), 1)
+            ),
+        ),
+        ("diversity E‖s-s'‖²/E‖s-truth‖²", number(found.diversity, 2)),
+        ("R̂ across chains", number(found.r_hat, 3)),
+        ("effective draws", number(found.effective, 0)),
+    ];
+    let notes = notes.iter().filter(|(_, v)| v != "–").map(|(k, v)| format!("<dt>{k}</dt><dd>{v}</dd>"));
+    let foot = "R̂ and effective draws are of χ² along the last quarter of the levels.";
+    format!("{}<dl>{}</dl><p class=foot>{foot}</p>", table(&heads, &rows), notes.collect::<String>())
+}
+
+fn charts(curves: &Curves) -> String {
+    let chart = |title: &str, lists: &[Vec<f64>], log: bool, level: Option<f64>| {
+        let lines: Vec<Line> = lists
+            .iter()
+            .take(MOST_LINES)
+            .map(|list| Line { points: curves.sigma.iter().copied().zip(list.iter().copied()).collect() })
+            .collect();
+        Chart { title, x: "σ", lines: &lines, log, level }.svg()
+    };
+    let all = [
+        chart("PSNR of x0|y (dB)", &curves.psnr, false, None),
+        chart("SSIM of x0|y", &curves.ssim, false, None),
+        chart("measurement error of x0|y (χ² per number; 1 = the noise)", &curves.chi2, true, Some(1.0)),
+    ];
+    format!(
+        "<h3>Along the levels</h3><div class=charts>{}</div>",
+        all.into_iter().flatten().collect::<String>()
+    )
+}

@@ -1,0 +1,336 @@
+//! What a run found: means and deviations, errors against the measurement and the truth, and how far the chains agree.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+use daps_core::Cost;
+use daps_core::real::to_f64;
+use daps_metrics::diagnostics::diagnose;
+use daps_metrics::image::{psnr, ssim};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::choose::{self, Choice};
+use crate::picture::{Snapshot, is_image};
+use crate::run::Run;
+use crate::{Error, Result};
+
+/// Deviations of χ² beyond which a residual is called wrong.
+const FAR: f64 = 5.0;
+/// R̂ beyond which chains are said to disagree.
+const APART: f64 = 1.2;
+
+/// What a run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Samples in all.
+    pub samples: usize,
+    /// Chains that diverged; they are in the files and left out of means and errors.
+    pub diverged: usize,
+    /// Denoiser calls per sample.
+    pub nfe: usize,
+    /// Operator calls per sample.
+    pub operator_calls: usize,
+    /// Mean over samples of ‖A(x) - y‖²/(m β²): near 1 for posterior samples, whose residual is distributed as the noise.
+    pub residual_chi2: f64,
+    /// RMS difference of the samples' mean and the truth, where the truth is known.
+    pub rmse: Option<f64>,
+    /// RMS over values of the samples' standard deviation, where there are several samples.
+    pub spread: Option<f64>,
+    /// RMS difference of the samples' mean and the exact posterior mean, where that is known.
+    pub mean_error: Option<f64>,
+    /// Mean over measurements and samples of the PSNR in dB, where the truth is known.
+    pub psnr: Option<f64>,
+    /// The same of SSIM.
+    pub ssim: Option<f64>,
+    /// What a user should know before believing the result.
+    pub warnings: Vec<String>,
+    /// Every measurement on its own.
+    pub measurements: Vec<Measurement>,
+}
+
+/// What was found for one measurement. Lists have one number per chain; that of a diverged chain is null.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    /// Its name.
+    pub name: String,
+    /// The chain to show: of the smallest measurement error, ties (where several pictures explain a measurement) by the prior.
+    pub chosen: usize,
+    /// The chains that mean and deviation are taken over.
+    pub kept: Vec<usize>,
+    /// RMS of A(x) - y.
+    pub error: Vec<f64>,
+    /// ‖A(x) - y‖²/(m β²), mean over the kept chains.
+    pub chi2: f64,
+    /// How far that is from 1, in standard deviations of χ².
+    pub chi2_z: f64,
+    /// RMS error of the prior when it denoises the sample from σ = 0.5, where it was needed to choose.
+    pub denoising_error: Option<Vec<f64>>,
+    /// PSNR in dB.
+    pub psnr: Option<Vec<f64>>,
+    /// SSIM.
+    pub ssim: Option<Vec<f64>>,
+    /// PSNR of the mean.
+    pub mean_psnr: Option<f64>,
+    /// SSIM of the mean.
+    pub mean_ssim: Option<f64>,
+    /// E‖s - s'‖²/E‖s - truth‖² over pairs of samples: 1 for exact posterior samples, less where they are too much alike.
+    pub diversity: Option<f64>,
+    /// Split R̂ across chains of χ² over the last quarter of the levels.
+    pub r_hat: Option<f64>,
+    /// Effective number of draws of the same.
+    pub effective: Option<f64>,
+}
+
+/// The curves of one measurement over the levels, `[chain][level]`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Curves {
+    pub sigma: Vec<f64>,
+    pub chi2: Vec<Vec<f64>>,
+    pub psnr: Vec<Vec<f64>>,
+    pub ssim: Vec<Vec<f64>>,
+}
+
+/// Everything that is written and shown at the end.
+pub(crate) struct Outcome {
+    pub samples: Tensor,
+    /// One sample after the other.
+    pub values: Vec<f64>,
+    /// Per measurement.
+    pub mean: Vec<Vec<f64>>,
+    /// Per measurement, where there are at least two chains.
+    pub std: Vec<Option<Vec<f64>>>,
+    pub curves: Vec<Curves>,
+    pub snapshots: BTreeMap<(u64, usize), Snapshot>,
+    pub summary: Summary,
+}
+
+/// PSNR and SSIM of an image in [-1, 1], clipped to it; SSIM needs 11 pixels a side.
+pub(crate) fn quality(x: &[f64], truth: &[f64], shape: [usize; 3]) -> (Option<f64>, Option<f64>) {
+    if x.iter().any(|v| !v.is_finite()) {
+        return (None, None);
+    }
+    let unit = |v: &[f64]| v.iter().map(|v| (0.5 * v + 0.5).clamp(0.0, 1.0)).collect::<Vec<_>>();
+    let (x, truth) = (unit(x), unit(truth));
+    (psnr(&x, &truth, 1.0).ok(), ssim(&x, &truth, shape).ok())
+}
+
+fn rms(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0usize), |(s, n), v| (s + v * v, n + 1));
+    (sum / n as f64).sqrt()
+}
+
+fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, n) = values.filter(|v| v.is_finite()).fold((0.0, 0usize), |(s, n), v| (s + v, n + 1));
+    (n > 0).then(|| sum / n as f64)
+}
+
+impl Outcome {
+    pub fn new(
+        run: &Run,
+        samples: Tensor,
+        diverged: Vec<bool>,
+        cost: Cost,
+        trace: &[String],
+        snapshots: BTreeMap<(u64, usize), Snapshot>,
+    ) -> Result<Self> {
+        let (d, k) = (run.config.task.shape.iter().product::<usize>(), run.config.samples);
+        let values = to_f64(&samples)?;
+        let truth = run.truth.as_ref().map(to_f64).transpose()?;
+        let all: Vec<usize> = (0..run.rows.len()).collect();
+        let m = run.operator.output_shape().iter().product::<usize>() as f64;
+        let chi2: Vec<f64> =
+            run.task(&all)?.likelihood.log_prob(&samples)?.iter().map(|l| -2.0 * l / m).collect();
+        let curves = read_curves(run, trace)?;
+        let (mut means, mut stds, mut found) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, name) in run.names.iter().enumerate() {
+            let rows = i * k..(i + 1) * k;
+            let choice =
+                choose::choose(run, &samples, rows.clone(), &chi2[rows.clone()], &diverged[rows.clone()])?;
+            let chain = |c: usize| &values[(i * k + c) * d..(i * k + c + 1) * d];
+            let (mean, std) = moments(&choice.kept, chain, d);
+            let truth = truth.as_ref().map(|t| &t[i * d..(i + 1) * d]);
+            let one = Measurement::new(run, name, &choice, &chi2[rows.clone()], &diverged[rows]);
+            found.push(one.compared(run, truth, k, chain, (&mean, std.as_deref())).diagnosed(&curves[i]));
+            means.push(mean);
+            stds.push(std);
+        }
+        let kept = chi2.iter().zip(&diverged).filter(|(_, d)| !**d).map(|(c, _)| *c);
+        let difference = |other: &[f64]| rms(means.iter().flatten().zip(other).map(|(a, b)| a - b));
+        let whole = stds.iter().all(Option::is_some);
+        let of = |f: fn(&Measurement) -> &Option<Vec<f64>>| {
+            average(found.iter().flat_map(|m| f(m).iter().flatten().copied()))
+        };
+        let mut summary = Summary {
+            samples: diverged.len(),
+            diverged: diverged.iter().filter(|d| **d).count(),
+            nfe: cost.nfe,
+            operator_calls: cost.operator_calls,
+            residual_chi2: average(kept).unwrap_or(f64::NAN),
+            rmse: truth.as_deref().map(difference),
+            spread: whole.then(|| rms(stds.iter().flatten().flatten().copied())),
+            mean_error: run.posterior_means().as_deref().map(difference),
+            psnr: of(|m| &m.psnr),
+            ssim: of(|m| &m.ssim),
+            warnings: vec![],
+            measurements: found,
+        };
+        summary.warn();
+        Ok(Self { samples, values, mean: means, std: stds, curves, snapshots, summary })
+    }
+}
+
+/// Mean and standard deviation over some chains, value by value.
+fn moments<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], d: usize) -> (Vec<f64>, Option<Vec<f64>>) {
+    let n = kept.len() as f64;
+    let mean: Vec<f64> = (0..d).map(|j| kept.iter().map(|&c| chain(c)[j]).sum::<f64>() / n).collect();
+    let deviation = |(j, m): (usize, &f64)| {
+        (kept.iter().map(|&c| (chain(c)[j] - m).powi(2)).sum::<f64>() / (n - 1.0)).sqrt()
+    };
+    let std = (kept.len() > 1).then(|| mean.iter().enumerate().map(deviation).collect());
+    (mean, std)
+}
+
+impl Measurement {
+    fn new(run: &Run, name: &str, choice: &Choice, chi2: &[f64], diverged: &[bool]) -> Self {
+        let m = run.operator.output_shape().iter().product::<usize>() as f64;
+        let fit = average(choice.kept.iter().map(|&c| chi2[c])).unwrap_or(f64::NAN);
+        let error =
+            |(c, lost): (&f64, &bool)| if *lost { f64::NAN } else { c.sqrt() * run.config.task.noise };
+        Self {
+            name: name.to_owned(),
+            chosen: choice.chosen,
+            kept: choice.kept.clone(),
+            error: chi2.iter().zip(diverged).map(error).collect(),
+            chi2: fit,
+            chi2_z: (fit - 1.0) * (0.5 * m).sqrt(),
+            denoising_error: choice.denoising_error.clone(),
+            psnr: None,
+            ssim: None,
+            mean_psnr: None,
+            mean_ssim: None,
+            diversity: None,
+            r_hat: None,
+            effective: None,
+        }
+    }
+
+    /// With what the truth tells.
+    fn compared<'a>(
+        mut self,
+        run: &Run,
+        truth: Option<&[f64]>,
+        chains: usize,
+        chain: impl Fn(usize) -> &'a [f64],
+        (mean, std): (&[f64], Option<&[f64]>),
+    ) -> Self {
+        let Some(truth) = truth else { return self };
+        if let Some(std) = std {
+            let distance = |c: &usize| chain(*c).iter().zip(truth).map(|(x, t)| (x - t).powi(2)).sum::<f64>();
+            let apart = 2.0 * std.iter().map(|s| s * s).sum::<f64>();
+            self.diversity = average(self.kept.iter().map(distance)).map(|away| apart / away);
+        }
+        if let &[c, h, w] = &run.config.task.shape[..]
+            && is_image(&[c, h, w])
+        {
+            let each = (0..chains).map(|k| match self.error[k].is_finite() {
+                true => quality(chain(k), truth, [c, h, w]),
+                false => (None, None),
+            });
+            let (psnr, ssim): (Vec<_>, Vec<_>) = each.unzip();
+            let numbers = |list: Vec<Option<f64>>| list.into_iter().map(|v| v.unwrap_or(f64::NAN)).collect();
+            self.ssim = ssim.iter().any(Option::is_some).then(|| numbers(ssim));
+            self.psnr = Some(numbers(psnr));
+            (self.mean_psnr, self.mean_ssim) = quality(mean, truth, [c, h, w]);
+        }
+        self
+    }
+
+    /// With what the levels tell.
+    fn diagnosed(mut self, curves: &Curves) -> Self {
+        let levels = curves.sigma.len();
+        let last = levels - (levels / 4).max(4).min(levels);
+        let chains: Vec<Vec<f64>> =
+            self.kept.iter().filter_map(|&c| curves.chi2.get(c)).map(|c| c[last..].to_vec()).collect();
+        if let Ok(diagnosis) = diagnose(&chains) {
+            (self.r_hat, self.effective) = (Some(diagnosis.r_hat), Some(diagnosis.effective));
+        }
+        self
+    }
+}
+
+impl Summary {
+    fn warn(&mut self) {
+        let mut warnings = Vec::new();
+        if self.diverged > 0 {
+            warnings
+                .push(format!("{} of {} chains diverged; means leave them out", self.diverged, self.samples));
+        }
+        for m in &self.measurements {
+            let size =
+                format!("chi2 is {:.3} per number, {:+.1} standard deviations from 1", m.chi2, m.chi2_z);
+            if m.chi2_z > FAR {
+                warnings.push(format!(
+                    "{}: the samples miss the measurement by more than its noise ({size})",
+                    m.name
+                ));
+            } else if m.chi2_z < -FAR {
+                warnings.push(format!(
+                    "{}: the samples fit the measurement closer than its noise ({size})",
+                    m.name
+                ));
+            }
+            if m.kept.len() < m.error.iter().filter(|e| e.is_finite()).count() {
+                let (kept, all) = (m.kept.len(), m.error.len());
+                warnings.push(format!("{}: {kept} of {all} chains ended at the chosen picture", m.name));
+            }
+            if m.r_hat.is_some_and(|r| r > APART) {
+                let r = m.r_hat.unwrap_or(f64::NAN);
+                warnings.push(format!(
+                    "{}: the chains disagree about the measurement error (R-hat {r:.2})",
+                    m.name
+                ));
+            }
+        }
+        self.warnings = warnings;
+    }
+}
+
+/// The trace by measurement and chain.
+fn read_curves(run: &Run, trace: &[String]) -> Result<Vec<Curves>> {
+    let (levels, chains) = (run.method.levels(), run.config.samples);
+    let blank = || vec![vec![f64::NAN; levels]; chains];
+    let mut all = vec![
+        Curves { sigma: vec![f64::NAN; levels], chi2: blank(), psnr: blank(), ssim: blank() };
+        run.names.len()
+    ];
+    for line in trace {
+        let line: Value =
+            serde_json::from_str(line).map_err(|e| Error::Config(format!("damaged trace.jsonl: {e}")))?;
+        let (batch, level) =
+            (line["batch"].as_u64().unwrap_or(0) as usize, line["level"].as_u64().unwrap_or(0) as usize);
+        for i in 0..line["chi2"].as_array().map_or(0, Vec::len) {
+            let Some(row) = run.rows.get(batch * run.config.batch + i).filter(|_| level < levels) else {
+                continue;
+            };
+            let (curves, chain) = (&mut all[row.measurement as usize], row.chain as usize);
+            curves.sigma[level] = line["sigma"].as_f64().unwrap_or(f64::NAN);
+            let number = |key: &str| line[key][i].as_f64().unwrap_or(f64::NAN);
+            curves.chi2[chain][level] = number("chi2");
+            curves.psnr[chain][level] = number("psnr");
+            curves.ssim[chain][level] = number("ssim");
+        }
+    }
+    Ok(all)
+}
+
+impl Run {
+    /// Exact posterior means, where prior and operator give them and the problem is small.
+    fn posterior_means(&self) -> Option<Vec<f64>> {
+        const SMALL: usize = 1024;
+        let d: usize = self.config.task.shape.iter().product();
+        let prior = self.analytic.as_ref().filter(|_| d <= SMALL && self.operator.as_linear().is_some())?;
+        let mean = |row| prior.posterior(&*self.likelihood, row).ok()?.mean().ok();
+        (0..self.names.len()).map(mean).collect::<Option<Vec<_>>>().map(|m| m.concat())
+    }
+}
