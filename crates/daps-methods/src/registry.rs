@@ -332,7 +332,7 @@ mod tests {
         assert!(build("kernel = 'exact'").is_ok());
         let resolved = resolve("daps", &"preset = 'fast'".parse().unwrap(), "hdr").unwrap();
         assert!(!resolved.contains_key("preset") && resolved["kernel"]["kind"].as_str() == Some("exact"));
-        assert_eq!(super::resolve("daps", &resolved, "hdr").unwrap(), resolved);
+        assert_eq!(resolve("daps", &resolved, "hdr").unwrap(), resolved);
         assert!(build("kernel = { kind = 'mala', steps = 5 }").is_ok());
         let error = |text: &str| build(text).err().unwrap().to_string();
         assert!(error("presset = 'paper'").contains("presset"), "{}", error("presset = 'paper'"));
