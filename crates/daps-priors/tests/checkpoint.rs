@@ -3,12 +3,12 @@
 mod common;
 
 use std::io::{Cursor, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use common::golden::{adm_tiny, golden};
 use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive};
-use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};
+use daps_priors::network::{AdmConfig, Architecture, NetworkPrior};
 use daps_priors::{Error, NetworkConfig};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
@@ -262,7 +262,7 @@ fn conversion_keeps_configuration_and_checksum() {
         std::fs::write(&path, &bytes[..last]).unwrap();
         one_sentence(&read(&path).unwrap_err(), &path);
     }
-    let other = NetworkConfig { network: Architecture::Adm(AdmConfig::ffhq256()), ..config() };
+    let other = NetworkConfig { network: Architecture::Adm(AdmConfig::ffhq256()), ..adm_tiny() };
     let error =
         convert(&golden("adm_tiny.pt"), &dir.path().join("v.safetensors"), WeightType::F32, Some(&other));
     assert!(error.unwrap_err().to_string().contains("missing"));
