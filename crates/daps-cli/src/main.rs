@@ -1,6 +1,7 @@
 //! The `daps` command: parse, build, run, print. No algorithm lives here.
 
 mod bar;
+mod compare;
 mod list;
 mod run;
 mod table;
@@ -31,7 +32,9 @@ enum Command {
     Validate(validate::Command),
     /// The paper's two-dimensional experiment: DAPS beside DPS
     Toy(toy::Args),
-    /// Look into checkpoints and convert them
+    /// Compare reconstructions with the truth: PSNR, SSIM, LPIPS, FID
+    Compare(compare::Args),
+    /// Look into checkpoints, convert them, fetch the weights of metrics
     #[command(subcommand)]
     Weights(weights::Command),
     /// List operators, kernels, methods, priors, presets or budgets
@@ -52,6 +55,7 @@ fn main() {
         Command::Run(args) => run::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Weights(command) => weights::run(&command),
         Command::List(args) => list::list(&args),
         Command::Explain(args) => list::explain(&args),

@@ -1,11 +1,14 @@
 //! Posterior sampling with diffusion priors: tasks and methods become runs, and runs are validated.
 
+pub mod assets;
 mod config;
 mod error;
 pub mod files;
+pub mod fit;
 pub mod picture;
 pub mod plot;
 pub mod progress;
+pub mod quality;
 mod run;
 pub mod validate;
 
