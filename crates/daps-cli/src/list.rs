@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
-use daps::methods::{BUDGETS, PRESETS, TASKS};
+use daps::methods::{BUDGETS, PRESETS, Scale, TASKS};
 use daps::validate::gmm;
 
 use crate::Outcome;
@@ -41,7 +41,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
             daps::operators::registry::OPERATORS.iter().map(|o| row(o.name, o.summary)).collect()
         }
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
-        What::Methods => methods()?.iter().map(|m| row(m.name, m.summary)).collect(),
+        What::Methods => return methods(),
         What::Tasks => daps::task::TASKS.iter().map(|t| row(t.name, t.summary)).collect(),
         What::Priors => priors().iter().map(|(name, summary)| row(name, summary)).collect(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
@@ -64,8 +64,17 @@ fn priors() -> Vec<(&'static str, &'static str)> {
     trained.chain(closed).chain([network]).collect()
 }
 
-fn methods() -> anyhow::Result<Vec<&'static daps::core::MethodInfo>> {
-    METHODS.iter().map(|m| Ok((m.build)(&m.example.parse()?, "super_resolution")?.info())).collect()
+/// The matrix of methods and operators: a mark where the pair fits.
+fn methods() -> anyhow::Result<Outcome> {
+    let operators: Vec<&str> = daps::operators::registry::OPERATORS.iter().map(|o| o.name).collect();
+    let mut rows = Vec::new();
+    for fit in daps::fit::matrix()? {
+        let marks = fit.refusals.iter().map(|r| if r.is_none() { "yes" } else { "-" }.to_owned());
+        rows.push(std::iter::once(fit.method.to_owned()).chain(marks).collect::<Vec<String>>());
+    }
+    let heads: Vec<&str> = std::iter::once("name").chain(operators).collect();
+    say(&table(&heads, &rows, heads.len()));
+    Ok(Outcome::Done)
 }
 
 pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
@@ -96,6 +105,16 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         let info = (m.build)(&m.example.parse()?, "super_resolution")?.info();
         heading("method", info.summary);
         say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
+        for p in m.parameters {
+            let (low, high) = p.range;
+            let scale = if p.scale == Scale::Log { "logarithmic" } else { "linear" };
+            say(&format!("  free parameter: {} = {}, {low} to {high}, {scale}", p.name, p.default));
+        }
+        if let Some(fit) = daps::fit::matrix()?.into_iter().find(|f| f.method == name) {
+            for refusal in fit.refusals.iter().flatten() {
+                say(&format!("  {refusal}"));
+            }
+        }
     }
     if let Some((_, summary)) = priors().iter().find(|(prior, _)| *prior == name) {
         heading("prior", summary);

@@ -2,6 +2,7 @@
 
 mod bar;
 mod bench;
+mod compare;
 mod demo;
 mod list;
 mod run;
@@ -41,7 +42,9 @@ enum Command {
     Toy(toy::Args),
     /// Train a network prior on a data set
     Train(train::Args),
-    /// Look into checkpoints and convert them
+    /// Compare reconstructions with the truth: PSNR, SSIM, LPIPS, FID
+    Compare(compare::Args),
+    /// Look into checkpoints, convert them, fetch the weights of metrics
     #[command(subcommand)]
     Weights(weights::Command),
     /// Time layers and networks on this machine
@@ -68,6 +71,7 @@ fn main() {
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Weights(command) => weights::run(&command),
         Command::Bench(command) => bench::run(&command),
         Command::List(args) => list::list(&args),

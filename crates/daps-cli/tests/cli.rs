@@ -109,8 +109,20 @@ fn a_run_writes_its_directory_and_never_overwrites_one() {
 /// Killed without warning at several moments and resumed: the files are the same to the byte.
 #[test]
 fn a_killed_run_resumes_to_the_same_bytes() {
+    killed_and_resumed(RUN);
+}
+
+/// The same with a method that carries more than x_t along: Adam's moments.
+#[test]
+fn a_killed_run_resumes_with_the_methods_memory() {
+    let (task, _) = RUN.split_once("[method]").unwrap();
+    let schedule = "schedule = { rule = \"ddpm\", levels = 1000 }";
+    killed_and_resumed(&format!("{task}[method]\nname = \"red_diff\"\n{schedule}\n"));
+}
+
+fn killed_and_resumed(run: &str) {
     let dir = tempfile::tempdir().unwrap();
-    let config = config(dir.path(), RUN);
+    let config = config(dir.path(), run);
     let read = |out: &Path| {
         ["samples.safetensors", "trace.jsonl", "metrics.json", "report.html", "draw-001/trace.png"]
             .map(|name| fs::read(out.join(name)).unwrap())
@@ -140,7 +152,7 @@ fn a_killed_run_resumes_to_the_same_bytes() {
         assert_eq!(leftovers.count(), 0);
     }
     assert!(interrupted > 0, "no run was killed before its end");
-    let other = RUN.replace("samples = 6", "samples = 5");
+    let other = run.replace("samples = 6", "samples = 5");
     let other = other_config(dir.path(), &other);
     refused(&["run", &other, "--out", whole.to_str().unwrap(), "--resume"], "another configuration");
 }

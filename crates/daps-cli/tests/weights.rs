@@ -49,3 +49,43 @@ fn refusals_are_one_sentence_and_exit_code_2() {
     }
     assert!(!PathBuf::from(out).exists());
 }
+
+#[test]
+fn metrics_without_weights_say_how_to_get_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let tensor = |name: &str, value: f32| {
+        let path = dir.path().join(name);
+        let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 16, 16), }".to_owned();
+        header.push_str(&" ".repeat(63 - (10 + header.len()) % 64));
+        header.push('\n');
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend((header.len() as u16).to_le_bytes());
+        bytes.extend(header.bytes());
+        (0..768).for_each(|_| bytes.extend(value.to_le_bytes()));
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (a, b) = (tensor("a.npy", 0.1), tensor("b.npy", 0.3));
+    let run = |python: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_daps"));
+        command.env("DAPS_CACHE", dir.path().join("cache")).env("DAPS_PYTHON", python);
+        let output = command.args(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, text, _) = run("python3", &["compare", &a, &b]);
+    // 0.1 apart on [0, 1].
+    assert!(code == Some(0) && text.contains("20.0000"), "{text}");
+    assert!(
+        text.contains("daps weights get lpips") && text.contains("needs 100 images at least, got 1"),
+        "{text}"
+    );
+    assert_eq!(run("python3", &["compare", &a, "nowhere.npy"]).0, Some(2));
+    let (code, _, message) = run("python3", &["weights", "get", "clip"]);
+    assert!(
+        code == Some(2) && message.contains("unknown set of weights 'clip'; known: lpips, fid"),
+        "{message}"
+    );
+    let (code, _, message) = run("no-such-python", &["weights", "get", "fid"]);
+    assert!(code == Some(2) && message.contains("set DAPS_PYTHON"), "{message}");
+}

@@ -102,6 +102,26 @@ fn window_means(plane: &[f64], h: usize, w: usize) -> Vec<f64> {
     out
 }
 
+/// Root mean square of a residual A(x) - y: the measurement error in the units of y.
+pub fn measurement_error(residual: &[f64]) -> Result<f64> {
+    crate::count("residual", residual, 1)?;
+    Ok((residual.iter().map(|r| r * r).sum::<f64>() / residual.len() as f64).sqrt())
+}
+
+/// Mean and standard deviation of every value over posterior samples of `dim` values each; two samples at least.
+pub fn pixel_moments(samples: &[f64], dim: usize) -> Result<(Vec<f64>, Vec<f64>)> {
+    let n = crate::count("samples", samples, dim)?;
+    if n < 2 {
+        return Err(Error::invalid("samples for a standard deviation", "at least 2", n));
+    }
+    let moments = |k: usize| {
+        let each = || samples.iter().skip(k).step_by(dim);
+        let mean = each().sum::<f64>() / n as f64;
+        (mean, (each().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1) as f64).sqrt())
+    };
+    Ok((0..dim).map(moments).unzip())
+}
+
 /// The misfit of a measurement in units of its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chi2 {
@@ -181,6 +201,14 @@ mod tests {
         let direct = ssim(&big, &other, [1, 512, 512]).unwrap();
         let (s, t) = (shrink(&big, 512, 512, 2), shrink(&other, 512, 512, 2));
         assert_eq!(direct, ssim(&s, &t, [1, 256, 256]).unwrap());
+    }
+
+    #[test]
+    fn errors_and_spreads_are_hand_computed() {
+        assert!((measurement_error(&[3.0, -4.0]).unwrap() - 12.5f64.sqrt()).abs() < 1e-12);
+        let (mean, std) = pixel_moments(&[1.0, 5.0, 3.0, 5.0], 2).unwrap();
+        assert_eq!((mean, std), (vec![2.0, 5.0], vec![2f64.sqrt(), 0.0]));
+        assert!(pixel_moments(&[1.0, 2.0], 2).is_err() && measurement_error(&[]).is_err());
     }
 
     #[test]

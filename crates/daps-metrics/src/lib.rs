@@ -2,12 +2,18 @@
 
 pub mod assignment;
 pub mod calibration;
+mod convnet;
 pub mod diagnostics;
+pub mod fid;
 pub mod image;
+pub mod inception;
 pub mod ks;
+pub mod lpips;
 pub mod moments;
 pub mod special;
 pub mod wasserstein;
+
+pub use convnet::Weights;
 
 use daps_core::{Error, Result};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use common::golden::{adm_tiny, golden};
-use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive};
+use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive, read_numpy};
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior};
 use daps_priors::{Error, NetworkConfig};
 use zip::write::SimpleFileOptions;
@@ -149,6 +149,51 @@ fn code_is_refused_by_name() {
     }
     let state = Pickle::new().global("collections", "OrderedDict").op(b"}b").end();
     assert!(refused(&state, &[]).contains("sets the state of an object"));
+}
+
+/// A module of a TorchScript archive is its attributes: {"conv": {"weight": tensor, "stride": [1]}}.
+#[test]
+fn torchscript_modules_are_plain_attributes() {
+    let object = |p: Pickle, class: &str| p.global("__torch__.net", class).op(b")\x81}(");
+    let pickle = object(Pickle::new(), "Net").text("training").op(b"\x89").text("conv");
+    let pickle = object(pickle, "Conv").text("weight").tensor("FloatStorage", 2, 0, &[2], &[1]);
+    let pickle =
+        pickle.text("stride").global("torch.jit._pickle", "build_intlist").op(b"]").int(1).op(b"a\x85R");
+    let tensors = read_archive(Cursor::new(archive(&pickle.op(b"ubub").end(), &floats(2)))).unwrap();
+    assert_eq!(tensors.keys().collect::<Vec<_>>(), ["conv.weight"]);
+    assert_eq!(flat(&tensors["conv.weight"]), [0.0, 1.0]);
+    // A module that holds itself has no end.
+    let endless = Pickle::new().global("__torch__", "M").op(b")\x81q\x00}").text("me").op(b"h\x00sb").end();
+    assert!(refused(&endless, &[]).contains("too deeply"));
+    let call = Pickle::new().global("__torch__", "M").op(b"(").text("x").op(b"tR").end();
+    assert!(refused(&call, &[]).contains("arguments that do not belong there"));
+}
+
+/// What `pickle.dumps({'Net_0': {'Conv_0': {'kernel': array([[1.5, -2, 0.25]], '<f4')}}}, 3)` writes.
+const NUMPY: &[u8] = b"\x80\x03}q\x00X\x05\x00\x00\x00Net_0q\x01}q\x02X\x06\x00\x00\x00Conv_0q\x03}q\x04\
+X\x06\x00\x00\x00kernelq\x05cnumpy.core.multiarray\n_reconstruct\nq\x06cnumpy\nndarray\nq\x07K\x00\x85q\x08C\x01bq\t\
+\x87q\nRq\x0b(K\x01K\x01K\x03\x86q\x0ccnumpy\ndtype\nq\rX\x02\x00\x00\x00f4q\x0e\x89\x88\x87q\x0fRq\x10(K\x03X\x01\x00\x00\x00<q\x11\
+NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x12b\x89C\x0c\x00\x00\xc0?\x00\x00\x00\xc0\x00\x00\x80>q\x13tq\x14bsss.";
+
+#[test]
+fn numpy_arrays_are_read_from_plain_pickles() {
+    let arrays = read_numpy(NUMPY).unwrap();
+    assert_eq!(arrays.keys().collect::<Vec<_>>(), ["Net_0.Conv_0.kernel"]);
+    let array = &arrays["Net_0.Conv_0.kernel"];
+    assert_eq!((array.dims(), flat(array)), (&[1, 3][..], vec![1.5, -2.0, 0.25]));
+    let damaged = |from: &[u8], to: &[u8]| {
+        let at = NUMPY.windows(from.len()).position(|w| w == from).unwrap();
+        let mut bytes = NUMPY.to_vec();
+        bytes[at..at + from.len()].copy_from_slice(to);
+        read_numpy(&bytes).unwrap_err().to_string()
+    };
+    assert!(damaged(b"K\x01K\x03\x86", b"K\x02K\x03\x86").contains("not understood"));
+    assert!(damaged(b"<q\x11", b">q\x11").contains("big-endian"));
+    assert!(damaged(b"f4", b"O8").contains("not supported"));
+    assert!(damaged(b"ndarray", b"ndarraz").contains("wants to call numpy.ndarraz"));
+    for end in 0..NUMPY.len() {
+        assert!(read_numpy(&NUMPY[..end]).is_err(), "{end}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Posterior sampling with diffusion priors: tasks and methods become runs, and runs are validated.
 
+pub mod assets;
 pub mod bundled;
 pub mod canvas;
 mod choose;
@@ -7,12 +8,14 @@ mod config;
 pub mod demo;
 mod error;
 pub mod files;
+pub mod fit;
 pub mod load;
 mod output;
 pub mod picture;
 pub mod plot;
 pub mod prior;
 pub mod progress;
+pub mod quality;
 mod record;
 pub mod report;
 mod run;

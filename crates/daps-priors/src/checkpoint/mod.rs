@@ -18,7 +18,12 @@ use crate::{Error, Result};
 
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
 pub(crate) use safe::write as write_safetensors;
-pub use torch::read_archive;
+pub use torch::{read_archive, read_numpy};
+
+/// Writes tensors as safetensors with their checksum, whole or not at all.
+pub fn write(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+    safe::write(path, tensors, std::collections::HashMap::new())
+}
 
 /// The tensors of a file, by name, in the types that they are stored in.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! A reader of pickles that builds tensors' descriptions and plain containers, and calls nothing.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// Why a pickle was refused, in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +30,8 @@ pub enum Node {
     Float(f64),
     /// Text.
     Text(String),
-    /// Raw bytes, which no checkpoint's structure depends on.
-    Bytes,
+    /// Raw bytes: their place in the pickle.
+    Bytes(Range<usize>),
     /// A tuple.
     Tuple(Vec<Id>),
     /// A list or a set.
@@ -43,6 +44,23 @@ pub enum Node {
     Storage(Storage),
     /// A tensor over a storage.
     Tensor(View),
+    /// The attributes of a TorchScript module; its class is not looked at.
+    Object(Vec<(Id, Id)>),
+    /// A numpy element type.
+    NumpyType(Element),
+    /// A numpy array; `None` until its state is set.
+    Array(Option<Array>),
+}
+
+/// A numpy array in C order whose numbers lie in the pickle itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Array {
+    /// The type of its elements.
+    pub element: Element,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// Where its little-endian numbers lie.
+    pub bytes: Range<usize>,
 }
 
 /// The names that a pickle may mention.
@@ -60,6 +78,16 @@ pub enum Global {
     Storage(Element),
     /// A dtype such as `torch.float32`, which may stand among settings.
     DType,
+    /// A class of a TorchScript archive: only its attributes are kept, its code is never read.
+    Script,
+    /// `torch.jit._pickle.build_intlist`, a list of whole numbers.
+    IntList,
+    /// `numpy.core.multiarray._reconstruct`.
+    NumpyReconstruct,
+    /// `numpy.ndarray`.
+    NumpyArray,
+    /// `numpy.dtype`.
+    NumpyType,
 }
 
 /// Element types of storages.
@@ -165,6 +193,13 @@ fn global(module: &str, name: &str) -> Result<Global> {
         ("torch._utils", "_rebuild_tensor_v2", _) => Ok(Global::RebuildTensor),
         ("torch._utils", "_rebuild_parameter", _) => Ok(Global::RebuildParameter),
         ("torch", "Size", _) => Ok(Global::Size),
+        ("torch.jit._pickle", "build_intlist", _) => Ok(Global::IntList),
+        ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct", _) => {
+            Ok(Global::NumpyReconstruct)
+        }
+        ("numpy", "ndarray", _) => Ok(Global::NumpyArray),
+        ("numpy", "dtype", _) => Ok(Global::NumpyType),
+        (module, ..) if module == "__torch__" || module.starts_with("__torch__.") => Ok(Global::Script),
         (
             "torch",
             "float16" | "bfloat16" | "float32" | "float64" | "uint8" | "int32" | "int64" | "bool",
@@ -398,12 +433,14 @@ impl<'a> Machine<'a> {
                 self.push_text(line.as_bytes())?;
             }
             b'B' | b'C' | 0x8e | 0x96 => {
-                self.sized(match op {
-                    b'C' => 1,
-                    b'B' => 4,
-                    _ => 8,
-                })?;
-                self.push(Node::Bytes);
+                let length = self
+                    .sized(match op {
+                        b'C' => 1,
+                        b'B' => 4,
+                        _ => 8,
+                    })?
+                    .len();
+                self.push(Node::Bytes(self.at - length..self.at));
             }
             _ => return Ok(false),
         }
@@ -506,9 +543,50 @@ impl<'a> Machine<'a> {
                 }
                 self.push(Node::Tensor(view));
             }
+            (Global::Script, []) => self.push(Node::Object(vec![])),
+            (Global::IntList, [items]) => self.stack.push(*items),
+            (Global::NumpyReconstruct, [class, ..])
+                if self.nodes[*class] == Node::Global(Global::NumpyArray) =>
+            {
+                self.push(Node::Array(None));
+            }
+            (Global::NumpyType, [code, ..]) => {
+                let element = self.numpy_element(*code)?;
+                self.push(Node::NumpyType(element));
+            }
             _ => return refuse("the pickle calls with arguments that do not belong there"),
         }
         Ok(())
+    }
+
+    fn numpy_element(&self, code: Id) -> Result<Element> {
+        let Node::Text(code) = &self.nodes[code] else {
+            return refuse("the pickle has a numpy type that is no text");
+        };
+        Ok(match code.trim_start_matches(['<', '|', '=']) {
+            "f8" => Element::F64,
+            "f4" => Element::F32,
+            "f2" => Element::F16,
+            "i8" => Element::I64,
+            "i4" => Element::I32,
+            "u1" => Element::U8,
+            _ => return refuse("the pickle has a numpy array of a type that is not supported"),
+        })
+    }
+
+    /// (version, shape, type, Fortran order, bytes).
+    fn numpy_array(&self, state: Id) -> Result<Array> {
+        let bad = "the pickle has a numpy array that is not understood";
+        let Node::Tuple(parts) = &self.nodes[state] else { return refuse(bad) };
+        let &[_, shape, element, fortran, bytes] = parts.as_slice() else { return refuse(bad) };
+        let (Node::NumpyType(element), Node::Bool(false), Node::Bytes(bytes)) =
+            (&self.nodes[element], &self.nodes[fortran], &self.nodes[bytes])
+        else {
+            return refuse(bad);
+        };
+        let array = Array { element: *element, shape: self.counts(shape)?, bytes: bytes.clone() };
+        let declared = array.shape.iter().try_fold(element.size(), |n, s| n.checked_mul(*s));
+        if declared == Some(array.bytes.len()) { Ok(array) } else { refuse(bad) }
     }
 
     fn pairs(&self, items: Id) -> Result<Vec<(Id, Id)>> {
@@ -522,15 +600,26 @@ impl<'a> Machine<'a> {
         items.iter().map(pair).collect()
     }
 
-    /// A state dictionary carries version numbers as an attribute; they say nothing about the tensors.
+    /// Sets the state of what was made: attributes of a TorchScript module, the content of a numpy array. A state
+    /// dictionary carries version numbers as an attribute; they say nothing about the tensors.
     fn build(&mut self) -> Result<()> {
-        self.pop()?;
-        match self.nodes[self.top()?] {
-            Node::Dict(_) => Ok(()),
-            _ => refuse(
-                "the pickle sets the state of an object; only tensors and plain containers are accepted",
-            ),
-        }
+        let (state, top) = (self.pop()?, self.top()?);
+        let bad = "the pickle sets the state of an object; only tensors and plain containers are accepted";
+        let done = match (&self.nodes[top], &self.nodes[state]) {
+            (Node::Dict(_), _) => return Ok(()),
+            (Node::Object(_), Node::Dict(attributes)) => Node::Object(attributes.clone()),
+            (Node::Array(None), _) => Node::Array(Some(self.numpy_array(state)?)),
+            (Node::NumpyType(_), Node::Tuple(parts)) => {
+                let big = |id: &Id| matches!(&self.nodes[*id], Node::Text(order) if order == ">");
+                if parts.get(1).is_some_and(big) {
+                    return refuse("the pickle has a big-endian numpy array, which is not supported");
+                }
+                return Ok(());
+            }
+            _ => return refuse(bad),
+        };
+        self.nodes[top] = done;
+        Ok(())
     }
 
     /// ('storage', class, key, device, count).

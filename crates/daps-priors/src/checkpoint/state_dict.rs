@@ -27,9 +27,45 @@ const PREFIXES: [&str; 7] = ["module.", "_orig_mod.", "ema_model.", "model.", "n
 /// Wrappers within wrappers, at most.
 const DEEPEST: usize = 8;
 
-/// The tensors of the state dictionary.
+/// Objects within objects of a TorchScript module or a nested dictionary, at most.
+const DEEPEST_OBJECT: usize = 32;
+
+/// Leaves that `pick` finds in nested dictionaries and TorchScript modules, their names joined by dots.
+pub(super) fn leaves<T>(
+    pickle: &Pickle,
+    pick: &impl Fn(&Node) -> Option<T>,
+) -> Result<BTreeMap<String, T>, Refused> {
+    let mut found = BTreeMap::new();
+    let mut todo = vec![(String::new(), pickle.root(), 0)];
+    while let Some((prefix, at, depth)) = todo.pop() {
+        let (Node::Dict(items) | Node::Object(items)) = pickle.node(at) else { continue };
+        if depth > DEEPEST_OBJECT || found.len() + todo.len() > MOST_LEAVES {
+            return Err(Refused("nests its dictionaries too deeply".to_owned()));
+        }
+        for (key, value) in items {
+            let Node::Text(name) = pickle.node(*key) else { continue };
+            let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            match pick(pickle.node(*value)) {
+                Some(leaf) => _ = found.insert(name, leaf),
+                None => todo.push((name, *value, depth + 1)),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// More tensors than this, or containers on the way to them, are no network: a container that holds itself has no end.
+const MOST_LEAVES: usize = 100_000;
+
+/// The tensors of the state dictionary, or of a TorchScript module.
 pub(super) fn tensors(pickle: &Pickle) -> Result<BTreeMap<String, View>, Refused> {
     let mut at = pickle.root();
+    if let Node::Object(_) = pickle.node(at) {
+        return leaves(pickle, &|node| match node {
+            Node::Tensor(view) => Some(view.clone()),
+            _ => None,
+        });
+    }
     for _ in 0..DEEPEST {
         let Node::Dict(items) = pickle.node(at) else {
             return Err(Refused("holds no dictionary of tensors".to_owned()));

@@ -170,6 +170,23 @@ fn gather(view: &View, elements: usize, bytes: &[u8], size: usize) -> Vec<u8> {
     out
 }
 
+/// All numpy arrays of a plain pickle of nested dictionaries, their names joined by dots.
+pub fn read_numpy(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
+    let pickle = pickle::read(bytes)?;
+    let arrays = state_dict::leaves(&pickle, &|node| match node {
+        pickle::Node::Array(array) => array.clone(),
+        _ => None,
+    })?;
+    if arrays.is_empty() {
+        return refuse("holds no numpy arrays");
+    }
+    let tensor = |(name, a): (String, pickle::Array)| {
+        let tensor = numbers(&bytes[a.bytes], a.element, &a.shape).or_else(|e| refuse(e.to_string()))?;
+        Ok((name, tensor))
+    };
+    arrays.into_iter().map(tensor).collect()
+}
+
 fn numbers(bytes: &[u8], element: Element, shape: &[usize]) -> candle_core::Result<Tensor> {
     let raw = |dtype| Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu);
     match element {

@@ -1,0 +1,40 @@
+//! `daps compare`: how close reconstructions are to the truth.
+
+use std::path::{Path, PathBuf};
+
+use daps::core::candle::Tensor;
+
+use crate::Outcome;
+use crate::table::{say, table};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Reconstructions: .npy or .safetensors of shape [n, channels, height, width] (or one image), values in [-1, 1]
+    images: PathBuf,
+    /// What they should be, in the same form
+    truth: PathBuf,
+    /// Print one JSON object for each metric instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn read(path: &Path) -> anyhow::Result<Tensor> {
+    let array = daps::priors::read_array(path, None)?;
+    Ok(if array.dims().len() == 3 { array.unsqueeze(0)? } else { array })
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let metrics = daps::quality::compare(&read(&args.images)?, &read(&args.truth)?)?;
+    if args.json {
+        for metric in &metrics {
+            say(&serde_json::to_string(metric)?);
+        }
+        return Ok(Outcome::Done);
+    }
+    let row = |m: &daps::quality::Metric| {
+        let shown = m.mean().map_or("-".to_owned(), |v| format!("{v:.4}"));
+        vec![m.name.to_owned(), shown, m.note.clone().unwrap_or_default()]
+    };
+    say(&table(&["metric", "mean", "note"], &metrics.iter().map(row).collect::<Vec<_>>(), 3));
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,96 @@
+//! Image quality of reconstructions against the truth: every metric the paper reports, or how to get its weights.
+
+use candle_core::{DType, Tensor};
+use daps_core::real::to_f64;
+use daps_metrics::fid::frechet_distance;
+use daps_metrics::image::{psnr, ssim};
+use daps_metrics::inception::{FEATURES, Inception};
+use daps_metrics::lpips::{Backbone, Lpips, Pooling};
+use serde::Serialize;
+
+use crate::{Error, Result, assets};
+
+/// One metric over a set of images.
+#[derive(Clone, Debug, Serialize)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// One value per image; one in all for FID; none where it could not be computed.
+    pub values: Vec<f64>,
+    /// Why there are no values, and what to do.
+    pub note: Option<String>,
+}
+
+impl Metric {
+    /// The mean over images.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (!self.values.is_empty()).then(|| self.values.iter().sum::<f64>() / self.values.len() as f64)
+    }
+}
+
+/// FID of fewer images says nothing.
+const FEWEST_FOR_FID: usize = 100;
+
+/// All metrics of images `[n, channels, height, width]` in [-1, 1]; values outside are clipped first.
+pub fn compare(images: &Tensor, truth: &Tensor) -> Result<Vec<Metric>> {
+    let &[n, c, h, w] = images.dims() else {
+        return Err(Error::Config(format!(
+            "images: expected [n, channels, height, width], got {:?}",
+            images.dims()
+        )));
+    };
+    if truth.dims() != images.dims() {
+        return Err(daps_core::Error::shape("truth", images.dims(), truth.dims()).into());
+    }
+    let clip = |t: &Tensor| t.to_dtype(DType::F64)?.clamp(-1.0, 1.0);
+    let (images, truth) = (clip(images)?, clip(truth)?);
+    let unit = |t: &Tensor| -> Result<Vec<f64>> { Ok(to_f64(t)?.iter().map(|v| 0.5 * v + 0.5).collect()) };
+    let (a, b) = (unit(&images)?, unit(&truth)?);
+    let each = |f: &dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64>| {
+        a.chunks(c * h * w)
+            .zip(b.chunks(c * h * w))
+            .map(|(a, b)| f(a, b))
+            .collect::<daps_core::Result<Vec<f64>>>()
+    };
+    let known = |name, values: daps_core::Result<Vec<f64>>| match values {
+        Ok(values) => Metric { name, values, note: None },
+        Err(error) => Metric { name, values: vec![], note: Some(error.to_string()) },
+    };
+    let mut all = vec![
+        known("PSNR", each(&|a, b| psnr(a, b, 1.0))),
+        known("SSIM", each(&|a, b| ssim(a, b, [c, h, w]))),
+    ];
+    for (name, backbone, pooling) in [
+        ("LPIPS (VGG16)", Backbone::Vgg16, Pooling::Max),
+        ("LPIPS (VGG16, mean pooling)", Backbone::Vgg16, Pooling::Mean),
+        ("LPIPS (AlexNet)", Backbone::AlexNet, Pooling::Max),
+    ] {
+        let file = format!("lpips-{}.safetensors", backbone.name());
+        all.push(match assets::load(&file)? {
+            None => Metric { name, values: vec![], note: Some(assets::hint(&file)) },
+            Some(_) if c != 3 => {
+                known(name, Err(daps_core::Error::invalid("LPIPS", "colour images", format!("{c} channels"))))
+            }
+            Some(weights) => {
+                known(name, Lpips::new(backbone, pooling, &weights).and_then(|l| l.distance(&images, &truth)))
+            }
+        });
+    }
+    let file = "inception.safetensors";
+    all.push(match assets::load(file)? {
+        _ if n < FEWEST_FOR_FID => {
+            let note = format!("needs {FEWEST_FOR_FID} images at least, got {n}");
+            Metric { name: "FID", values: vec![], note: Some(note) }
+        }
+        None => Metric { name: "FID", values: vec![], note: Some(assets::hint(file)) },
+        Some(weights) => known(
+            "FID",
+            Inception::new(&weights).and_then(|network| {
+                frechet_distance(&network.features(&images)?, &network.features(&truth)?, FEATURES)
+                    .map(|d| vec![d])
+            }),
+        ),
+    });
+    Ok(all)
+}
