@@ -15,6 +15,7 @@ use candle_core::Tensor;
 use crate::network::{NetworkConfig, named};
 use crate::{Error, Result};
 
+pub(crate) use convert::cast_all;
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
 pub(crate) use safe::write as write_safetensors;
 pub use torch::read_archive;
@@ -32,6 +33,7 @@ pub struct Checkpoint {
 
 /// Metadata keys of files that [`convert`] writes.
 pub(crate) const CONFIG_KEY: &str = "daps.config";
+pub(crate) const SPREAD_KEY: &str = "daps.spread";
 pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
 
 /// Reads a checkpoint of any supported format; its first bytes decide which.
