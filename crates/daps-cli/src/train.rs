@@ -11,10 +11,13 @@ use crate::bar::Bar;
 use crate::table::say;
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// What to train, on what and how, as TOML
-    #[arg(long)]
-    config: PathBuf,
+    #[arg(long, required = true)]
+    config: Option<PathBuf>,
     /// The run directory [default: runs/train-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -29,11 +32,42 @@ pub struct Args {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Write the averaged weights of a run as a prior (f16), with a model card and samples beside it
+    Export {
+        /// The run directory
+        run: PathBuf,
+        /// The safetensors file to write
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let mut config = TrainConfig::parse(&files::read_text(&args.config)?)?;
+    match (&args.command, &args.config) {
+        (Some(Command::Export { run, out }), _) => export(run, out),
+        (None, Some(config)) => train(args, config),
+        (None, None) => anyhow::bail!("--config is needed"),
+    }
+}
+
+fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
+    let mut bar = Bar::new()?;
+    let done = daps::train::export(run, out, &mut bar);
+    if bar.stopped() {
+        return Ok(Outcome::Stopped);
+    }
+    let done = done?;
+    say(&format!("{} written after {} images; sha256 {}", out.display(), done.images, done.sha256));
+    Ok(Outcome::Done)
+}
+
+fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
+    let mut config = TrainConfig::parse(&files::read_text(config_file)?)?;
     config.images = args.until.unwrap_or(config.images);
     let out = args.out.clone().unwrap_or_else(|| format!("runs/train-{}", config.name).into());
-    let base = args.config.parent().unwrap_or(Path::new("."));
+    let base = config_file.parent().unwrap_or(Path::new("."));
     let mut training = Training::open(config, base, &out, args.resume)?;
     let trainer = training.trainer();
     eprintln!(
@@ -58,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         ));
     }
     if !done.finished {
-        let (config, out) = (args.config.display(), out.display());
+        let (config, out) = (config_file.display(), out.display());
         eprintln!("stopped; go on with: daps train --config {config} --out {out} --resume");
         return Ok(Outcome::Stopped);
     }

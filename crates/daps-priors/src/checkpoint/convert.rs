@@ -91,21 +91,27 @@ pub fn convert(input: &Path, output: &Path, dtype: WeightType, config: Option<&N
     if let Some(config) = &config {
         config.network(tensors.clone()).map_err(|e| e.within(input))?;
     }
-    let mut written = BTreeMap::new();
-    for (name, tensor) in tensors {
-        let cast = cast(&tensor, dtype.dtype()).map_err(|e| Error::file(input, e))?;
-        let Some(cast) = cast else {
-            let reason =
-                format!("tensor '{name}' holds a number beyond the range of {}", dtype.dtype().as_str());
-            return Err(Error::file(input, reason));
-        };
-        written.insert(name, cast);
-    }
+    let written = cast_all(tensors, dtype).map_err(|reason| Error::file(input, reason))?;
     let mut metadata = HashMap::new();
     if let Some(config) = &config {
         metadata.insert(CONFIG_KEY.to_owned(), config.to_toml()?);
     }
     safe::write(output, &written, metadata)
+}
+
+/// All tensors in another type, or which of them does not fit into it.
+pub(crate) fn cast_all(
+    tensors: BTreeMap<String, Tensor>,
+    dtype: WeightType,
+) -> std::result::Result<BTreeMap<String, Tensor>, String> {
+    let each = |(name, tensor): (String, Tensor)| match cast(&tensor, dtype.dtype()) {
+        Ok(Some(cast)) => Ok((name, cast)),
+        Ok(None) => {
+            Err(format!("tensor '{name}' holds a number beyond the range of {}", dtype.dtype().as_str()))
+        }
+        Err(e) => Err(e.to_string()),
+    };
+    tensors.into_iter().map(each).collect()
 }
 
 /// The tensor in another type, or nothing where a finite number would become infinite.

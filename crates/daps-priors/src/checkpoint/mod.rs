@@ -16,6 +16,7 @@ use daps_core::SpreadTable;
 use crate::network::{NetworkConfig, named};
 use crate::{Error, Result};
 
+pub(crate) use convert::cast_all;
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
 pub(crate) use safe::write as write_safetensors;
 pub use torch::{read_archive, read_numpy};
@@ -38,6 +39,7 @@ pub struct Checkpoint {
 
 /// Metadata keys of files that [`convert`] writes.
 pub(crate) const CONFIG_KEY: &str = "daps.config";
+pub(crate) const SPREAD_KEY: &str = "daps.spread";
 pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
 
 /// The metadata key of a prior's r(σ): a [`SpreadTable`] as JSON.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use daps_core::real::{check_rows, combine};
-use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma};
+use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma, SpreadTable};
 use daps_nn::FeatureMap;
 
 use super::config::check_side;
 use super::patch::{shuffle, unshuffle};
 use super::{Coefficients, Network, NetworkConfig, Prepared};
-use crate::{Result, checkpoint};
+use crate::checkpoint::{self, SPREAD_KEY};
+use crate::{Error, Result};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
@@ -26,6 +27,7 @@ pub struct NetworkPrior {
     classes: usize,
     needs_class: bool,
     class: Option<usize>,
+    spread: Option<SpreadTable>,
 }
 
 impl NetworkPrior {
@@ -50,8 +52,21 @@ impl NetworkPrior {
             Some(config) => config.clone(),
             None => checkpoint::config_of(path)?,
         };
-        let tensors = checkpoint::read(path)?.tensors;
-        Self::new(&found, tensors).map_err(|e| e.within(path))
+        let checkpoint = checkpoint::read(path)?;
+        let mut prior = Self::new(&found, checkpoint.tensors).map_err(|e| e.within(path))?;
+        if let Some(text) = checkpoint.metadata.get(SPREAD_KEY) {
+            let table: SpreadTable = serde_json::from_str(text)
+                .map_err(|e| Error::file(path, format!("its table r(σ) is unreadable ({e})")))?;
+            table.check().map_err(|e| Error::file(path, e))?;
+            prior.spread = Some(table);
+        }
+        Ok(prior)
+    }
+
+    /// r(σ) on images that the network was not trained on, where its file carries that table.
+    #[must_use]
+    pub fn spread(&self) -> Option<&SpreadTable> {
+        self.spread.as_ref()
     }
 
     fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Self {
@@ -64,6 +79,7 @@ impl NetworkPrior {
             classes: config.classes(),
             needs_class: config.needs_class(),
             class: None,
+            spread: None,
         }
     }
 

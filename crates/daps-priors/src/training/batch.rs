@@ -97,3 +97,56 @@ fn normal_quantile(p: f64) -> f64 {
     }
     0.5 * (low + high)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images(count: usize) -> Images {
+        Images::floats([1, 1, 2], (0..2 * count).map(|v| v as f32).collect())
+    }
+
+    #[test]
+    fn an_epoch_shows_every_image_once_and_a_batch_depends_on_its_step_alone() {
+        let (images, mut batches) = (images(10), Batches::new(3, 4, false, (0.0, 1.0)));
+        let first = |b: &Batch| -> Vec<f32> {
+            b.x0.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
+        };
+        let all: Vec<Batch> = (0..10).map(|step| batches.at(step, &images).unwrap()).collect();
+        let seen: Vec<f32> = all.iter().flat_map(first).collect();
+        for epoch in seen.chunks(10) {
+            let mut epoch = epoch.to_vec();
+            epoch.sort_by(f32::total_cmp);
+            assert_eq!(epoch, (0..10).map(|i| 2.0 * i as f32).collect::<Vec<_>>());
+        }
+        assert_ne!(seen[..10], seen[10..20]);
+        let again = Batches::new(3, 4, false, (0.0, 1.0)).at(7, &images).unwrap();
+        assert_eq!(first(&again), first(&all[7]));
+        assert_eq!(again.sigma, all[7].sigma);
+        let noise = |b: &Batch| b.noise.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert_eq!(noise(&again), noise(&all[7]));
+        assert_ne!(noise(&all[6]), noise(&all[7]));
+    }
+
+    #[test]
+    fn levels_are_lognormal_and_mirrors_fair() {
+        let (images, mut batches) = (images(1), Batches::new(0, 8, true, (-0.5, 1.5)));
+        let steps = 2000;
+        let (mut logs, mut mirrored) = (Vec::new(), 0);
+        for step in 0..steps {
+            let batch = batches.at(step, &images).unwrap();
+            logs.extend(batch.sigma.iter().map(|s| (s.ln() + 0.5) / 1.5));
+            let values = batch.x0.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            mirrored += values.chunks(2).filter(|v| v[0] > v[1]).count();
+        }
+        let n = logs.len() as f64;
+        let moment = |k: i32| logs.iter().map(|z| z.powi(k)).sum::<f64>() / n;
+        // Independent draws would have standard errors of 1/√n and √(2/n); strata have less.
+        assert!(moment(1).abs() < 3.0 / n.sqrt(), "{}", moment(1));
+        assert!((moment(2) - 1.0).abs() < 3.0 * (2.0 / n).sqrt(), "{}", moment(2));
+        assert!((mirrored as f64 - n / 2.0).abs() < 4.0 * (n / 4.0).sqrt(), "{mirrored} of {n}");
+        for (p, z) in [(0.5, 0.0), (0.975, 1.959_963_984_540_054), (1e-9, -5.997_807_015_007_7)] {
+            assert!((normal_quantile(p) - z).abs() < 1e-9, "{p}: {}", normal_quantile(p));
+        }
+    }
+}

@@ -4,6 +4,7 @@
 mod batch;
 mod config;
 mod data;
+mod export;
 mod loss;
 mod optimizer;
 mod trainer;
@@ -12,6 +13,7 @@ mod validation;
 pub use batch::{Batch, Batches};
 pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TrainConfig};
 pub use data::{DataConfig, Dataset, Fit, Images};
+pub use export::{Export, spread_levels};
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};
 pub use trainer::{Point, Trainer};

@@ -222,3 +222,82 @@ impl Factors {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn the_rate_warms_up_and_falls_and_the_average_forgets_at_its_half_life() {
+        let config = OptimizerConfig {
+            learning_rate: 2.0,
+            warmup: 100.0,
+            decay_after: 400.0,
+            ..OptimizerConfig::default()
+        };
+        for (images, rate) in [(0.0, 0.0), (50.0, 1.0), (100.0, 2.0), (400.0, 2.0), (1600.0, 1.0)] {
+            assert!((learning_rate(&config, images) - rate).abs() < 1e-12, "{images}");
+        }
+        let plain = OptimizerConfig { warmup: 0.0, decay_after: 0.0, ..config };
+        assert_eq!([0.0, 1e9].map(|i| learning_rate(&plain, i)), [2.0, 2.0]);
+        let ema = EmaConfig { half_life: 1000.0, ramp: 0.1 };
+        // Ten steps of a tenth of the half-life leave one half; before the ramp's end the half-life is shorter.
+        assert!((ema_decay(&ema, 1e6, 100.0).powi(10) - 0.5).abs() < 1e-12);
+        assert!((ema_decay(&ema, 2000.0, 200.0) - 0.5).abs() < 1e-12);
+        assert_eq!(ema_decay(&ema, 0.0, 10.0), 0.0);
+    }
+
+    /// Three steps on two parameters against the textbook formulas in f64.
+    #[test]
+    fn steps_follow_the_formulas_by_hand() {
+        let config = OptimizerConfig {
+            weight_decay: 0.1,
+            clip: 0.5,
+            beta1: 0.8,
+            beta2: 0.9,
+            epsilon: 1e-3,
+            ..OptimizerConfig::default()
+        };
+        let start = [0.5f64, -1.0, 2.0];
+        let var = |values: &[f64]| {
+            let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
+            Var::from_vec(values.clone(), values.len(), &Device::Cpu).unwrap()
+        };
+        let (a, b) = (var(&start[..2]), var(&start[2..]));
+        let variables = BTreeMap::from([("a".to_owned(), a.clone()), ("b".to_owned(), b.clone())]);
+        let mut adam = AdamW::new(&config, variables).unwrap();
+        let (mut w, mut m, mut v, mut average) = (start, [0f64; 3], [0f64; 3], start);
+        for (number, scale) in [(1, 1.0), (2, 0.01), (3, -2.0)] {
+            // The loss is scale (a0²/2 + a1²/2 + 3 b): its gradient is scale (a0, a1, 3).
+            let half = (a.as_tensor().sqr().unwrap().sum_all().unwrap() * 0.5).unwrap();
+            let loss = ((half + (b.as_tensor().sum_all().unwrap() * 3.0).unwrap()).unwrap() * scale).unwrap();
+            let (rate, decay) = (0.05 * number as f64, 0.7);
+            let norm = adam.step(&loss.backward().unwrap(), number, rate, decay).unwrap();
+            let g = [scale * w[0], scale * w[1], scale * 3.0];
+            let expected = g.iter().map(|g| g * g).sum::<f64>().sqrt();
+            assert!((norm - expected).abs() < 1e-5, "{norm} {expected}");
+            let limit = (0.5 / expected).min(1.0);
+            for i in 0..3 {
+                let g = g[i] * limit;
+                m[i] = 0.8 * m[i] + 0.2 * g;
+                v[i] = 0.9 * v[i] + 0.1 * g * g;
+                let (m, v) =
+                    (m[i] / (1.0 - 0.8f64.powi(number as i32)), v[i] / (1.0 - 0.9f64.powi(number as i32)));
+                w[i] -= rate * 0.1 * w[i] + rate * m / (v.sqrt() + 1e-3);
+                average[i] = 0.7 * average[i] + 0.3 * w[i];
+            }
+            let got = [a.to_vec1::<f32>().unwrap(), b.to_vec1::<f32>().unwrap()].concat();
+            let means = adam.average().unwrap();
+            let means = ["a", "b"].map(|n| means[n].to_vec1::<f32>().unwrap()).concat();
+            for i in 0..3 {
+                assert!((f64::from(got[i]) - w[i]).abs() < 1e-5, "step {number}: {got:?} {w:?}");
+                assert!((f64::from(means[i]) - average[i]).abs() < 1e-5, "step {number}: {means:?}");
+            }
+        }
+        let infinite = (a.as_tensor().sum_all().unwrap() * f64::INFINITY).unwrap();
+        let before = a.to_vec1::<f32>().unwrap();
+        assert!(!adam.step(&infinite.backward().unwrap(), 4, 0.1, 0.5).unwrap().is_finite());
+        assert_eq!(a.to_vec1::<f32>().unwrap(), before);
+    }
+}

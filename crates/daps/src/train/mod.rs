@@ -1,5 +1,7 @@
 //! A training run in its directory: checkpoints, the loss curve, sample grids, denoising tables, and the end result.
 
+mod export;
+
 use std::fmt::Write;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ use serde::Serialize;
 use crate::plot::{self, Line};
 use crate::progress::Progress;
 use crate::{Error, Result, files, picture};
+
+pub use export::{Exported, export};
 
 const CONFIG: &str = "config.toml";
 const CHECKPOINT: &str = "checkpoint.safetensors";
@@ -43,6 +47,13 @@ pub struct Training {
     directory: PathBuf,
 }
 
+/// The configuration with its data set's place made absolute, so that it can stand in the run's directory.
+fn settled(mut config: TrainConfig, base: &Path) -> TrainConfig {
+    let source = base.join(&config.data.source);
+    config.data.source = std::path::absolute(&source).unwrap_or(source);
+    config
+}
+
 impl Training {
     /// A new run, or the continuation of the one in the directory. `base` is where the configuration's relative paths
     /// start.
@@ -56,8 +67,8 @@ impl Training {
         if occupied && !resume {
             return Err(Error::content(directory, "already holds a training run; resume it (--resume)"));
         }
-        let shape = config.network(1.0).shape();
-        let data = Dataset::read(&config.data, shape, base)?;
+        let config = settled(config, base);
+        let data = Dataset::read(&config.data, config.network(1.0).shape(), base)?;
         let mut trainer = Trainer::new(config, data)?;
         if checkpoint.exists() {
             trainer.resume(&checkpoint)?;

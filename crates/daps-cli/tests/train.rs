@@ -1,0 +1,181 @@
+//! `daps train` as a user meets it: kill and resume to the same bits, export, and refusals.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn daps(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_daps")).arg("train").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const CONFIG: &str = r#"
+name = "tiny"
+images = 2400
+batch = 8
+checkpoint_minutes = 0.0005
+[data]
+source = "images"
+held_out = 3
+flip = true
+[network]
+kind = "song"
+image_size = 8
+channels = 1
+model_channels = 16
+channel_mult = [1, 1]
+num_blocks = 1
+attn_resolutions = [4]
+"#;
+
+/// A configuration beside an IDX file of 40 images.
+fn setting(directory: &Path, config: &str) -> String {
+    let mut idx = vec![0u8, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 8, 0, 0, 0, 8];
+    idx.extend((0..40 * 64).map(|i: usize| (i * i / 5 % 256) as u8));
+    fs::write(directory.join("images"), idx).unwrap();
+    let path = directory.join("train.toml");
+    fs::write(&path, config).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A text that a run's checkpoint carries.
+fn metadata(run: &Path, key: &str) -> String {
+    let file = fs::read(run.join("checkpoint.safetensors")).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    header["__metadata__"][key].as_str().unwrap().to_owned()
+}
+
+/// The checksum of all tensors of a checkpoint.
+fn checksum(run: &Path) -> String {
+    metadata(run, "daps.sha256")
+}
+
+#[test]
+fn a_killed_training_resumes_to_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = setting(dir.path(), CONFIG);
+    let whole = dir.path().join("whole");
+    let done = daps(&["--config", &config, "--out", whole.to_str().unwrap(), "--json"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let summary: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((summary["images"].as_u64(), summary["finished"].as_bool()), (Some(2400), Some(true)));
+    for name in ["config.toml", "loss.csv", "loss.svg", "samples.png", "validation.csv"] {
+        assert!(whole.join(name).is_file(), "{name}");
+    }
+    let out = dir.path().join("killed");
+    let out_text = out.to_str().unwrap();
+    let (mut kills, mut resume) = (0, false);
+    for wait in [5, 40, 90] {
+        let mut args = vec!["train", "--config", &config, "--out", out_text];
+        if resume {
+            args.push("--resume");
+        }
+        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(args)
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // At some moment after the first or the next checkpoint: `kill` is SIGKILL.
+        let before = fs::metadata(out.join("checkpoint.safetensors")).and_then(|m| m.modified()).ok();
+        let start = Instant::now();
+        while fs::metadata(out.join("checkpoint.safetensors")).and_then(|m| m.modified()).ok() == before
+            && start.elapsed() < Duration::from_secs(60)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        child.kill().unwrap();
+        kills += usize::from(!child.wait().unwrap().success());
+        resume = true;
+    }
+    assert!(kills > 0, "no training was killed before its end");
+    let done = daps(&["--config", &config, "--out", out_text, "--resume"]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(checksum(&out), checksum(&whole), "after {kills} kills");
+    assert_eq!(fs::read(out.join("loss.csv")).unwrap(), fs::read(whole.join("loss.csv")).unwrap());
+
+    // The result is a prior, with a card beside it.
+    let prior = dir.path().join("prior/tiny.safetensors");
+    let exported = daps(&["export", out_text, "--out", prior.to_str().unwrap()]);
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    let card = fs::read_to_string(dir.path().join("prior/README.md")).unwrap();
+    for part in ["# tiny", "2400, in batches of 8", "| 0.05 | ", "| 5 | ", "![samples](samples.png)"] {
+        assert!(card.contains(part), "{part} in {card}");
+    }
+    assert!(dir.path().join("prior/samples.png").is_file());
+    fs::write(dir.path().join("README.md"), "my own file").unwrap();
+    let beside = dir.path().join("tiny.safetensors");
+    let refused = daps(&["export", out_text, "--out", beside.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("is not a model card that may be replaced"));
+    assert!(!beside.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_with_a_checkpoint_of_the_last_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let endless = CONFIG.replace("images = 2400", "images = 80000000").replace("0.0005", "60");
+    let config = setting(dir.path(), &endless);
+    let out = dir.path().join("run");
+    let child = Command::new(env!("CARGO_BIN_EXE_daps"))
+        .args(["train", "--config", &config, "--out", out.to_str().unwrap(), "--json"])
+        .stderr(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let images = summary["images"].as_u64().unwrap();
+    assert!(images > 0 && summary["finished"] == false, "{summary}");
+    let mark: serde_json::Value = serde_json::from_str(&metadata(&out, "daps.training")).unwrap();
+    assert_eq!(mark["step"], images / 8);
+}
+
+#[test]
+fn refusals_are_one_sentence_and_leave_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let out_text = out.to_str().unwrap();
+    for (from, to, says) in [
+        ("batch = 8", "batchs = 8", "unknown field `batchs`"),
+        ("batch = 8", "batch = 0", "batch: expected at least 1, got 0"),
+        ("flip = true", "flop = true", "unknown field `flop`"),
+        ("name = \"tiny\"", "name = \"a/b\"", "name: expected letters"),
+        ("image_size = 8", "image_size = 9", "a positive multiple of 2"),
+        ("channels = 1\n", "channels = 3\n", "holds grey images; the network's have 3 channels"),
+        ("source = \"images\"", "source = \"none\"", "none: no such file or folder"),
+        ("held_out = 3", "held_out = 40", "has 40 images, none of which is left when 40 are held out"),
+        ("kind = \"song\"", "kind = \"unet\"", "unknown variant `unet`"),
+    ] {
+        assert!(CONFIG.contains(from), "{from}");
+        let config = setting(dir.path(), &CONFIG.replace(from, to));
+        let output = daps(&["--config", &config, "--out", out_text]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{to}: {error}");
+        assert!(error.contains(says), "expected '{says}' in: {error}");
+        assert_eq!(error.trim().lines().count(), 1, "{error}");
+        assert!(!out.exists(), "{to}: something was left behind");
+    }
+    let config = setting(dir.path(), CONFIG);
+    let refused = daps(&["--config", &config, "--out", out_text, "--resume"]);
+    assert!(text(&refused.stderr).contains("no such run to resume"), "{refused:?}");
+    assert!(daps(&["--config", &config, "--out", out_text, "--until", "16"]).status.success());
+    let again = daps(&["--config", &config, "--out", out_text]);
+    assert!(text(&again.stderr).contains("already holds a training run"), "{again:?}");
+    let other = setting(dir.path(), &CONFIG.replace("batch = 8", "batch = 9"));
+    let refused = daps(&["--config", &other, "--out", out_text, "--resume"]);
+    assert!(text(&refused.stderr).contains("batch = 8 became batch = 9"), "{refused:?}");
+    let nothing = daps(&["export", dir.path().to_str().unwrap(), "--out", out_text]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(text(&nothing.stderr).contains("holds no training run"), "{nothing:?}");
+}

@@ -1,0 +1,58 @@
+//! The averaged weights as a prior in one file: f16, with configuration, r(σ) and checksum.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use candle_core::Tensor;
+use daps_core::SpreadTable;
+
+use super::trainer::Trainer;
+use super::validation::DENOISING_LEVELS;
+use crate::checkpoint::{self, CONFIG_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors};
+use crate::network::NetworkPrior;
+use crate::{Error, Result};
+
+/// Levels of the table r(σ): eight a decade from 0.01 to 100, and those of the denoising table.
+#[must_use]
+pub fn spread_levels() -> Vec<f64> {
+    let grid = (0..=32).map(|i| 10f64.powf(-2.0 + f64::from(i) / 8.0));
+    let mut levels: Vec<f64> = grid.chain(DENOISING_LEVELS).map(|s| (s * 1e6).round() / 1e6).collect();
+    levels.sort_by(f64::total_cmp);
+    levels.dedup();
+    levels
+}
+
+/// A prior that is ready to be written.
+pub struct Export {
+    tensors: BTreeMap<String, Tensor>,
+    /// The denoiser with the rounded weights, as it will be read back.
+    pub prior: NetworkPrior,
+    config: String,
+    images: u64,
+}
+
+impl Export {
+    /// The averaged weights of a run, rounded to f16.
+    pub fn new(trainer: &Trainer) -> Result<Self> {
+        let tensors = cast_all(trainer.averaged_weights()?, WeightType::F16)
+            .map_err(|reason| Error::config("network", reason))?;
+        Ok(Self {
+            prior: NetworkPrior::new(trainer.network(), tensors.clone())?,
+            tensors,
+            config: trainer.network().to_toml()?,
+            images: trainer.images(),
+        })
+    }
+
+    /// Writes the file and gives the checksum of its tensors.
+    pub fn write(&self, path: &Path, spread: &SpreadTable) -> Result<String> {
+        let spread = serde_json::to_string(spread).map_err(|e| Error::file(path, e))?;
+        let metadata = [
+            (CONFIG_KEY.to_owned(), self.config.clone()),
+            (SPREAD_KEY.to_owned(), spread),
+            ("daps.images".to_owned(), self.images.to_string()),
+        ];
+        write_safetensors(path, &self.tensors, HashMap::from(metadata))?;
+        Ok(checkpoint::inspect(path)?.sha256)
+    }
+}

@@ -1,0 +1,158 @@
+//! A trained prior as files to give away: the weights and a model card with its numbers and a sample grid.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use daps_core::SpreadTable;
+use daps_priors::training::{
+    DENOISING_LEVELS, Dataset, Export, TrainConfig, Trainer, measure_spread, psnr, spread_levels,
+};
+use serde::Serialize;
+
+use super::{CHECKPOINT, CONFIG, write_samples};
+use crate::progress::Progress;
+use crate::{Error, Result, files};
+
+/// Held-out images on which r(σ) is measured, at most.
+const MOST: usize = 512;
+/// What tells a card that may be replaced from someone's own file.
+const MARK: &str = "<!-- made by daps train export; it is replaced when the prior is exported again -->";
+
+/// What was written.
+#[derive(Clone, Debug, Serialize)]
+pub struct Exported {
+    /// Images seen in training.
+    pub images: u64,
+    /// SHA-256 of the tensors.
+    pub sha256: String,
+    /// r(σ) on held-out images.
+    pub spread: SpreadTable,
+}
+
+/// Writes the averaged weights of the run in `directory` to `path` (f16, with configuration, r(σ) and checksum inside), and
+/// beside it a model card, `README.md`, with its sample grid, `samples.png`.
+pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Result<Exported> {
+    let checkpoint = directory.join(CHECKPOINT);
+    if !checkpoint.is_file() {
+        return Err(Error::content(directory, "holds no training run with a checkpoint"));
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let card = folder.join("README.md");
+    if card.exists() && !files::read_text(&card)?.contains(MARK) {
+        return Err(Error::content(&card, "is not a model card that may be replaced"));
+    }
+    let config = TrainConfig::parse(&files::read_text(&directory.join(CONFIG))?)?;
+    let data = Dataset::read(&config.data, config.network(1.0).shape(), directory)?;
+    let seed = config.seed;
+    let mut trainer = Trainer::new(config, data)?;
+    trainer.resume(&checkpoint)?;
+    let held_out = trainer.data().held_out.first(MOST)?;
+    if held_out.dims()[0] < 2 {
+        return Err(Error::content(directory, "held out fewer than two images: r(σ) cannot be measured"));
+    }
+    let export = Export::new(&trainer)?;
+    let levels = spread_levels();
+    progress.begin("measuring r(σ)", levels.len());
+    let mut spread = SpreadTable { sigma: vec![], r: vec![], data_std: 0.0 };
+    for level in &levels {
+        let one = measure_spread(&export.prior, &held_out, &[*level], seed)?;
+        spread.sigma.push(*level);
+        spread.r.extend(one.r);
+        spread.data_std = one.data_std;
+        if progress.step(&format!("σ = {level}")).is_break() {
+            return Err(Error::Config("stopped before anything was written".to_owned()));
+        }
+    }
+    progress.end();
+    spread.check()?;
+    files::make_directory(folder, true)?;
+    let sha256 = export.write(path, &spread)?;
+    write_samples(&folder.join("samples.png"), &export.prior, seed)?;
+    let done = Exported { images: trainer.images(), sha256, spread };
+    files::write(&card, card_text(&trainer, &done, path)?.as_bytes())?;
+    Ok(done)
+}
+
+/// The model card as Markdown.
+fn card_text(trainer: &Trainer, done: &Exported, path: &Path) -> Result<String> {
+    let config = trainer.config();
+    let [channels, height, width] = trainer.network().shape();
+    let color = if channels == 1 { "grey" } else { "RGB" };
+    let file = path.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
+    let loss = trainer.curve().iter().rev().take(20).map(|p| p.loss);
+    let loss = loss.clone().sum::<f64>() / loss.count().max(1) as f64;
+    let mut text = format!(
+        "{MARK}\n# {}\n\nA denoiser D(x, σ) of {height}x{width} {color} images in [-1, 1], as a prior for `daps`.\n\n",
+        config.name
+    );
+    let mut row = |name: &str, value: &str| {
+        let _ = writeln!(text, "- **{name}**: {value}");
+    };
+    row(
+        "Weights",
+        &format!(
+            "`{file}`, f16, {} parameters, SHA-256 of the tensors `{}`",
+            trainer.parameters(),
+            done.sha256
+        ),
+    );
+    if !config.card.data.is_empty() {
+        row("Data", &config.card.data);
+    }
+    let (train, held) = (trainer.data().train.len(), trainer.data().held_out.len());
+    row(
+        "Split",
+        &format!("{train} images to train on, the last {held} in the order of their names held out"),
+    );
+    if !config.card.licence.is_empty() {
+        row("Licence", &config.card.licence);
+    }
+    row("Images seen", &format!("{}, in batches of {}", done.images, config.batch));
+    row(
+        "Loss",
+        &format!(
+            "EDM's, σ_data = {:.4} (measured on the training images), ln σ ~ N({}, {}²); {loss:.4} at the end",
+            trainer.sigma_data(),
+            config.loss.p_mean,
+            config.loss.p_std
+        ),
+    );
+    let _ = writeln!(text, "\n## Made with\n\n```console");
+    if !config.card.recipe.is_empty() {
+        let _ = writeln!(text, "$ {}", config.card.recipe);
+    }
+    let name = &config.name;
+    let _ = writeln!(
+        text,
+        "$ daps train --config priors/{name}/train.toml --out runs/{name} --until {}",
+        done.images
+    );
+    let _ = writeln!(text, "$ daps train export runs/{name} --out priors/{name}/{file}\n```");
+    let _ = writeln!(text, "\n## Denoising images that it was not trained on\n");
+    let measured = held.min(MOST);
+    let _ = writeln!(
+        text,
+        "r² = E‖x0 - D(x0 + σn, σ)‖²/d over {measured} held-out images, PSNR = 20 log₁₀(2/r). The file carries r at {} levels.\n",
+        done.spread.sigma.len()
+    );
+    let _ = writeln!(text, "| σ | PSNR in dB | r |\n|---|---|---|");
+    for sigma in DENOISING_LEVELS {
+        let r = done.spread.at(sigma);
+        let _ = writeln!(text, "| {sigma} | {:.2} | {r:.4} |", psnr(r));
+    }
+    let _ = writeln!(
+        text,
+        "\n## Samples\n\n![samples](samples.png)\n\nSeed {}, not chosen; Heun's method, 18 steps from σ = 80.",
+        config.seed
+    );
+    let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
+    if trainer.network().patch > 1 {
+        let p = trainer.network().patch;
+        let _ = writeln!(
+            text,
+            "\nIn PyTorch, the U-Net of the public ADM code loads these tensors under their names and runs as\n\
+             `pixel_shuffle(net(pixel_unshuffle(c_in * x, {p}), c_noise), {p})`."
+        );
+    }
+    Ok(text)
+}
