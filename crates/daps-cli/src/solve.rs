@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Standard deviation of the measurement's noise, for values from -1 to 1
-    #[arg(long, default_value_t = task::NOISE)]
+    #[arg(long, default_value_t = task::NOISE, allow_negative_numbers = true)]
     noise: f64,
     /// The run directory to make [default: runs/TASK-NAME]
     #[arg(long)]

@@ -80,3 +80,39 @@ fn denoising_errors(run: &Run, x: &Tensor, row: Row) -> Result<Vec<f64>> {
     }
     Ok(total.iter().map(|t| (t / (d * JUDGED_BY as f64)).sqrt()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RunConfig;
+    use candle_core::Device;
+    use daps_core::Likelihood;
+
+    /// A picture, the same turned by 180° (which has the same Fourier magnitudes), and another one: the first is chosen and
+    /// kept alone, though the second fits the measurement as well.
+    #[test]
+    fn the_prior_tells_a_picture_from_its_half_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let picture =
+            |k: usize| (0..64).map(|i| ((i * (k + 3)) % 17) as f64 / 8.5 - 1.0).collect::<Vec<f64>>();
+        let points: Vec<f64> = (0..5).flat_map(picture).collect();
+        let points = Tensor::from_vec(points, (5, 1, 8, 8), &Device::Cpu).unwrap();
+        points.write_npy(dir.path().join("points.npy")).unwrap();
+        points.get(0).unwrap().write_npy(dir.path().join("truth.npy")).unwrap();
+        let config = "samples = 3\n[task]\noperator = 'phase_retrieval'\nshape = [1, 8, 8]\ntruth = 'truth.npy'\n\
+                      [prior]\nkind = 'empirical'\nfile = 'points.npy'\n[method]\npreset = 'fast'\n";
+        let run = Run::new(RunConfig::parse(config).unwrap(), dir.path()).unwrap();
+        let turned: Vec<f64> = picture(0).into_iter().rev().collect();
+        let samples = [turned, picture(0), picture(3)].concat();
+        let samples = Tensor::from_vec(samples, (3, 1, 8, 8), &Device::Cpu).unwrap();
+        let m = run.operator.output_shape().iter().product::<usize>() as f64;
+        let log_prob = run.task(&[0, 1, 2]).unwrap().likelihood.log_prob(&samples).unwrap();
+        let chi2: Vec<f64> = log_prob.iter().map(|l| -2.0 * l / m).collect();
+        assert!((chi2[0] - chi2[1]).abs() < 1e-9 && chi2[2] > 2.0 * chi2[0], "{chi2:?}");
+        let choice = choose(&run, &samples, 0..3, &chi2, &[false; 3]).unwrap();
+        assert_eq!((choice.chosen, choice.kept.as_slice()), (1, &[1][..]));
+        // A chain that diverged is never chosen.
+        let choice = choose(&run, &samples, 0..3, &chi2, &[false, true, false]).unwrap();
+        assert_eq!((choice.chosen, choice.kept.as_slice()), (0, &[0][..]));
+    }
+}

@@ -60,7 +60,7 @@ pub fn named(text: &str) -> Result<Table> {
     }
     if !path.is_file() {
         let mut known: Vec<&str> = bundled::PRIORS.iter().map(|p| p.name).collect();
-        known.push("or the path of a checkpoint");
+        known.push("the path of a checkpoint");
         return Err(daps_core::Error::unknown("prior", text, known).into());
     }
     if path.extension().is_some_and(|e| e == "toml") {
