@@ -3,7 +3,6 @@
 
 mod algebra;
 mod analytic;
-mod calibrated;
 pub mod checkpoint;
 mod config;
 mod empirical;
@@ -20,7 +19,6 @@ mod spread;
 pub mod training;
 
 pub use analytic::{Analytic, Posterior, posterior};
-pub use calibrated::{Calibrated, spread_bound};
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
@@ -28,4 +26,4 @@ pub use files::{read_array, read_images};
 pub use mixture::GaussianMixture;
 pub use network::{NetworkConfig, NetworkPrior};
 pub use registry::{PriorInfo, build, registry};
-pub use spread::spread_table;
+pub use spread::{spread_bound, spread_table};

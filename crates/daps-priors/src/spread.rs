@@ -7,6 +7,14 @@ use daps_core::{Address, Denoiser, Error, Noise, Purpose, Result, Sigma, SpreadT
 /// Rows that go through the denoiser at once.
 const CHUNK: usize = 64;
 
+/// An upper bound of r(σ) for any data of standard deviation `data_std`, for priors that nobody has measured: the error of
+/// the best linear denoiser, which is that of independent Gaussian values.
+pub fn spread_bound(data_std: f64) -> SpreadTable {
+    let sigma: Vec<f64> = (-16..=16).map(|i| 10f64.powf(f64::from(i) / 8.0)).collect();
+    let r = sigma.iter().map(|s| s * data_std / s.hypot(data_std)).collect();
+    SpreadTable { sigma, r, data_std }
+}
+
 /// Measures r(σ)² = E‖x0 - D(x0 + σn, σ)‖²/d at rising levels, from draws of the prior `[rows, shape…]` and one row of noise
 /// for each. The relative Monte-Carlo error of r is about 1/√(2 · rows · effective dimension).
 pub fn spread_table(

@@ -104,7 +104,7 @@ fn an_exported_prior_comes_back_with_its_table() {
     let table = measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap();
     let sha = export.write(&path, &table).unwrap();
     let back = NetworkPrior::load(&path, None).unwrap();
-    assert_eq!(back.spread(), Some(&table));
+    assert_eq!(back.as_spread(), Some(&table));
     assert_eq!(checkpoint::inspect(&path).unwrap().sha256, sha);
     let (x, sigma) = (normals(3, 2, &[1, 8, 8]), Sigma::Same(0.7));
     let rounded = values(&export.prior.denoise(&x, &sigma).unwrap());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daps_core::Denoiser;
 use daps_priors::checkpoint::{self, Checkpoint};
 use daps_priors::network::Preconditioning;
-use daps_priors::{Analytic, Calibrated, NetworkConfig, NetworkPrior, spread_bound};
+use daps_priors::{Analytic, NetworkConfig, NetworkPrior, spread_bound};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -127,7 +127,7 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
     });
     *table = Table::try_from(&settings).map_err(|e| Error::Config(format!("prior: {e}")))?;
     table.insert("kind".into(), NETWORK.into());
-    Ok(Model { denoiser: Arc::new(Calibrated::new(network, spread)?), analytic: None, notes })
+    Ok(Model { denoiser: Arc::new(network.with_spread(spread)?), analytic: None, notes })
 }
 
 impl Network {

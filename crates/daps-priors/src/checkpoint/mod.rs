@@ -39,7 +39,6 @@ pub struct Checkpoint {
 
 /// Metadata keys of files that [`convert`] writes.
 pub(crate) const CONFIG_KEY: &str = "daps.config";
-pub(crate) const SPREAD_KEY: &str = "daps.spread";
 pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
 
 /// The metadata key of a prior's r(σ): a [`SpreadTable`] as JSON.

@@ -13,8 +13,7 @@ use daps_nn::FeatureMap;
 use super::config::check_side;
 use super::patch::{shuffle, unshuffle};
 use super::{Coefficients, Network, NetworkConfig, Prepared};
-use crate::checkpoint::{self, SPREAD_KEY};
-use crate::{Error, Result};
+use crate::{Result, checkpoint};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
@@ -53,20 +52,16 @@ impl NetworkPrior {
             None => checkpoint::config_of(path)?,
         };
         let checkpoint = checkpoint::read(path)?;
-        let mut prior = Self::new(&found, checkpoint.tensors).map_err(|e| e.within(path))?;
-        if let Some(text) = checkpoint.metadata.get(SPREAD_KEY) {
-            let table: SpreadTable = serde_json::from_str(text)
-                .map_err(|e| Error::file(path, format!("its table r(σ) is unreadable ({e})")))?;
-            table.check().map_err(|e| Error::file(path, e))?;
-            prior.spread = Some(table);
-        }
-        Ok(prior)
+        let spread = checkpoint.spread().map_err(|e| e.within(path))?;
+        let prior = Self::new(&found, checkpoint.tensors).map_err(|e| e.within(path))?;
+        Ok(Self { spread, ..prior })
     }
 
-    /// r(σ) on images that the network was not trained on, where its file carries that table.
-    #[must_use]
-    pub fn spread(&self) -> Option<&SpreadTable> {
-        self.spread.as_ref()
+    /// The same network with a measured r(σ), the RMS error of its Tweedie mean.
+    pub fn with_spread(mut self, spread: SpreadTable) -> Result<Self> {
+        spread.check()?;
+        self.spread = Some(spread);
+        Ok(self)
     }
 
     fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Self {
@@ -202,6 +197,10 @@ impl Denoiser for NetworkPrior {
         let c = self.coefficients(&x, sigma)?;
         let raw = self.raw(&combine(&[(&factors(&c, |c| c.input), &x)])?, &c)?;
         self.finish(&x, &raw, &c)
+    }
+
+    fn as_spread(&self) -> Option<&SpreadTable> {
+        self.spread.as_ref()
     }
 
     fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
