@@ -282,7 +282,7 @@ fn a_network_from_a_pytorch_checkpoint_is_a_prior() {
                    use_scale_shift_norm = true\nresblock_updown = true\n[preconditioning]\nkind = 'vp'\n";
     fs::write(dir.path().join("model.toml"), network).unwrap();
     let run = "samples = 3\nbatch = 3\n[task]\noperator = 'super_resolution'\nshape = [3, 16, 16]\ntruth = 'x.npy'\n\
-               [prior]\nkind = 'network'\nweights = 'model.pt'\n[method]\n\
+               [prior]\nkind = 'network'\nfile = 'model.pt'\n[method]\n\
                schedule = { rule = 'poly', levels = 3 }\n\
                estimate = { kind = 'gaussian', center = { ode = { steps = 2 } }, spread = 'sigma' }\n\
                kernel = { kind = 'exact' }\n";
@@ -301,5 +301,8 @@ fn a_network_from_a_pytorch_checkpoint_is_a_prior() {
     // In batches of another size, the same bits.
     assert_eq!(samples(run, "a"), samples(&run.replace("batch = 3", "batch = 2"), "b"));
     let drawn = run.replace("truth = 'x.npy'\n", "");
-    refused(&["run", &config(dir.path(), &drawn), "--out", "c"], "a network cannot draw a truth");
+    refused(
+        &["run", &config(dir.path(), &drawn), "--out", "c"],
+        "only a closed-form prior can draw one itself",
+    );
 }

@@ -58,19 +58,27 @@ fn a_resumed_run_has_the_same_bits_wherever_it_was_cut_and_on_any_number_of_thre
     let (whole, cut) = (dir.path().join("whole.safetensors"), dir.path().join("cut.safetensors"));
     let steps = 103;
     let mut straight = trainer();
-    (0..steps).for_each(|_| drop(straight.advance().unwrap()));
+    (0..steps).for_each(|_| {
+        straight.advance().unwrap();
+    });
     straight.save(&whole).unwrap();
     assert_eq!(straight.curve().len(), 2);
     // Within an epoch, across one, and on either side of a point of the loss curve.
     for at in [1, 4, 50, 51, 102] {
         let mut first = trainer();
-        (0..at).for_each(|_| drop(first.advance().unwrap()));
+        (0..at).for_each(|_| {
+            first.advance().unwrap();
+        });
         first.save(&cut).unwrap();
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1 + at % 3).build().unwrap();
         let mut second = trainer();
         second.resume(&cut).unwrap();
         assert_eq!(second.steps(), at as u64);
-        pool.install(|| (at..steps).for_each(|_| drop(second.advance().unwrap())));
+        pool.install(|| {
+            (at..steps).for_each(|_| {
+                second.advance().unwrap();
+            })
+        });
         second.save(&cut).unwrap();
         assert_eq!(bits(&cut), bits(&whole), "cut after {at} steps");
         assert_eq!(second.curve(), straight.curve());
@@ -98,7 +106,9 @@ fn an_exported_prior_comes_back_with_its_table() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tiny.safetensors");
     let mut trainer = trainer();
-    (0..5).for_each(|_| drop(trainer.advance().unwrap()));
+    (0..5).for_each(|_| {
+        trainer.advance().unwrap();
+    });
     let export = Export::new(&trainer).unwrap();
     let held_out = trainer.data().held_out.first(4).unwrap();
     let table = measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap();
@@ -196,7 +206,9 @@ decay_after = 10000
     let mut trainer = Trainer::new(TrainConfig::parse(text).unwrap(), data).unwrap();
     assert!((trainer.sigma_data() - 0.6).abs() < 0.01, "{}", trainer.sigma_data());
     let start = trainer.average().unwrap();
-    (0..trainer.config().steps()).for_each(|_| drop(trainer.advance().unwrap()));
+    (0..trainer.config().steps()).for_each(|_| {
+        trainer.advance().unwrap();
+    });
     let trained = trainer.average().unwrap();
     let x0 = trainer.data().held_out.first(128).unwrap();
     for sigma in [0.1, 0.3, 1.0, 3.0] {

@@ -86,7 +86,6 @@ mod tests {
     use super::*;
     use crate::RunConfig;
     use candle_core::Device;
-    use daps_core::Likelihood;
 
     /// A picture, the same turned by 180° (which has the same Fourier magnitudes), and another one: the first is chosen and
     /// kept alone, though the second fits the measurement as well.
