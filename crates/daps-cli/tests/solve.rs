@@ -105,7 +105,7 @@ fn a_linear_gaussian_problem_has_its_closed_form() {
     assert_eq!(summary["nfe"], 60);
     let files: Vec<String> =
         ["report.html", "best.png", "mean.png", "std.png", "truth.png", "trace.png", "samples/63.png"]
-            .map(|f| f.to_owned())
+            .map(str::to_owned)
             .to_vec();
     for file in files {
         assert!(scene.path("out").join(&file).is_file(), "{file}");

@@ -4,7 +4,7 @@
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
 use daps_core::candle::Tensor;
-use daps_core::{Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task};
+use daps_core::{Linear, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
@@ -79,7 +79,7 @@ impl Method for PseudoInverse {
                         operator.v(&modes::map(operator, [&y], invert)?)?
                     }
                     None => {
-                        let norm = likelihood.operator().as_linear().map_or(1.0, |a| a.norm_squared());
+                        let norm = likelihood.operator().as_linear().map_or(1.0, Linear::norm_squared);
                         let exact = Exact { max_iterations: 10_000, ..Exact::default() };
                         let variance = 1.0 / (self.cutoff.powi(2) * norm);
                         exact.mean(&state.x_t, &[variance], &likelihood.with_beta(1.0), step)?.0

@@ -77,7 +77,7 @@ fn a_resumed_run_has_the_same_bits_wherever_it_was_cut_and_on_any_number_of_thre
         pool.install(|| {
             (at..steps).for_each(|_| {
                 second.advance().unwrap();
-            })
+            });
         });
         second.save(&cut).unwrap();
         assert_eq!(bits(&cut), bits(&whole), "cut after {at} steps");

@@ -62,12 +62,12 @@ mod tests {
             let fits = |k: usize| fit.refusals[k].is_none();
             match fit.method {
                 "ddrm" | "ddnm" | "fps_smc" => {
-                    assert!(fits(sr) && !fits(phase) && !fits(motion), "{}", fit.method)
+                    assert!(fits(sr) && !fits(phase) && !fits(motion), "{}", fit.method);
                 }
                 "hio" => assert!(fits(phase) && !fits(sr)),
                 "bicubic" => assert!(fits(sr) && !fits(motion) && !fits(phase)),
                 "red_diff" | "dcdp" | "dpnp" | "pnp_dm" | "dps" => {
-                    assert!(fits(sr) && fits(phase) && fits(motion))
+                    assert!(fits(sr) && fits(phase) && fits(motion));
                 }
                 "diffpir" | "tv" | "wiener" => assert!(fits(sr) && fits(motion) && !fits(phase)),
                 _ => {}

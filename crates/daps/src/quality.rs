@@ -32,6 +32,9 @@ impl Metric {
 /// FID of fewer images says nothing.
 const FEWEST_FOR_FID: usize = 100;
 
+/// A metric of one image beside its truth.
+type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;
+
 /// All metrics of images `[n, channels, height, width]` in [-1, 1]; values outside are clipped first.
 pub fn compare(images: &Tensor, truth: &Tensor) -> Result<Vec<Metric>> {
     let &[n, c, h, w] = images.dims() else {
@@ -47,7 +50,7 @@ pub fn compare(images: &Tensor, truth: &Tensor) -> Result<Vec<Metric>> {
     let (images, truth) = (clip(images)?, clip(truth)?);
     let unit = |t: &Tensor| -> Result<Vec<f64>> { Ok(to_f64(t)?.iter().map(|v| 0.5 * v + 0.5).collect()) };
     let (a, b) = (unit(&images)?, unit(&truth)?);
-    let each = |f: &dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64>| {
+    let each = |f: &PerImage| {
         a.chunks(c * h * w)
             .zip(b.chunks(c * h * w))
             .map(|(a, b)| f(a, b))

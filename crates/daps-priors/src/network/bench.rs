@@ -39,6 +39,9 @@ fn weights(config: &NetworkConfig) -> crate::Result<BTreeMap<String, Tensor>> {
     shapes.par_iter().enumerate().map(draw).collect()
 }
 
+/// A network over variables, the variables, and its input as one.
+type Trained = (Box<dyn Network>, BTreeMap<String, Tensor>, Tensor);
+
 /// A network on one batch: F(x, c_noise) from and to N x C x H x W.
 struct Whole {
     config: NetworkConfig,
@@ -46,7 +49,7 @@ struct Whole {
     noise: Vec<f32>,
     weights: BTreeMap<String, Tensor>,
     fixed: Option<Box<dyn Network>>,
-    trained: Option<(Box<dyn Network>, BTreeMap<String, Tensor>, Tensor)>,
+    trained: Option<Trained>,
     flops: f64,
 }
 
