@@ -172,7 +172,11 @@ fn folders_are_solved_and_batches_change_nothing() {
             ["solve", "--task", "motion_blur", "--image", &input, "--prior", &prior, "--out", &path];
         solved(&[&command[..], &["--budget", "5", "--samples", "3", "--batch", batch, "--json"]].concat()).0
     };
-    let (whole, parts) = (run("whole", "6"), run("parts", "4"));
+    let (mut whole, mut parts) = (run("whole", "6"), run("parts", "4"));
+    // Conjugate gradients run until the slowest row of a batch is done: a cost, not a result.
+    for summary in [&mut whole, &mut parts] {
+        summary["operator_calls"] = Value::Null;
+    }
     assert_eq!(whole, parts);
     let read = |out: &str| fs::read(scene.path(out).join("samples.safetensors")).unwrap();
     assert_eq!(read("whole"), read("parts"));

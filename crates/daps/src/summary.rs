@@ -76,7 +76,7 @@ pub struct Measurement {
     pub mean_ssim: Option<f64>,
     /// E‖s - s'‖²/E‖s - truth‖² over pairs of samples: 1 for exact posterior samples, less where they are too much alike.
     pub diversity: Option<f64>,
-    /// Split R̂ across chains of χ² over the last quarter of the levels.
+    /// Split R̂ across chains of χ² over the last half of the levels, where those are at least eight.
     pub r_hat: Option<f64>,
     /// Effective number of draws of the same.
     pub effective: Option<f64>,
@@ -248,8 +248,13 @@ impl Measurement {
 
     /// With what the levels tell.
     fn diagnosed(mut self, curves: &Curves) -> Self {
+        // Fewer draws say nothing.
+        const FEWEST: usize = 8;
         let levels = curves.sigma.len();
-        let last = levels - (levels / 4).max(4).min(levels);
+        let last = levels - levels / 2;
+        if levels - last < FEWEST {
+            return self;
+        }
         let chains: Vec<Vec<f64>> =
             self.kept.iter().filter_map(|&c| curves.chi2.get(c)).map(|c| c[last..].to_vec()).collect();
         if let Ok(diagnosis) = diagnose(&chains) {

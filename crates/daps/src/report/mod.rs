@@ -171,7 +171,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
         ("effective draws", number(found.effective, 0)),
     ];
     let notes = notes.iter().filter(|(_, v)| v != "–").map(|(k, v)| format!("<dt>{k}</dt><dd>{v}</dd>"));
-    let foot = "R̂ and effective draws are of χ² along the last quarter of the levels.";
+    let foot = "R̂ and effective draws are of χ² along the last half of the levels.";
     format!("{}<dl>{}</dl><p class=foot>{foot}</p>", table(&heads, &rows), notes.collect::<String>())
 }
 
