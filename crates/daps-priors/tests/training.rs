@@ -198,6 +198,10 @@ model_channels = 16
 channel_mult = [1, 1]
 num_blocks = 1
 attn_resolutions = []
+[loss]
+# All levels that are looked at below lie within 1.6 deviations.
+p_mean = -0.4
+p_std = 1.2
 [optimizer]
 learning_rate = 4e-3
 warmup = 2000
