@@ -30,15 +30,15 @@ enum Block {
     /// Towers; `pooled` gives the place of the one that starts with a mean or maximum over 3x3.
     Towers { towers: Vec<Vec<Conv>>, pooled: Option<usize>, halves: bool },
     /// The last two, whose towers split in two.
-    Split {
-        conv: Conv,
-        first: Vec<Conv>,
-        first_pair: [Conv; 2],
-        second: Vec<Conv>,
-        second_pair: [Conv; 2],
-        pool: Conv,
-        max: bool,
-    },
+    Split(Box<Split>),
+}
+
+struct Split {
+    conv: Conv,
+    /// Towers, each with the pair that its result goes through.
+    towers: [(Vec<Conv>, [Conv; 2]); 2],
+    pool: Conv,
+    max: bool,
 }
 
 impl Inception {
@@ -96,15 +96,14 @@ impl Inception {
                 },
                 _ => {
                     let part = |name: &str| conv(format!("{base}.{name}"), 1, true);
-                    Block::Split {
-                        conv: part("conv")?,
-                        first: vec![part("tower_conv")?],
-                        first_pair: [part("tower_mixed_conv")?, part("tower_mixed_conv_1")?],
-                        second: vec![part("tower_1_conv")?, part("tower_1_conv_1")?],
-                        second_pair: [part("tower_1_mixed_conv")?, part("tower_1_mixed_conv_1")?],
-                        pool: part("tower_2_conv")?,
-                        max: k == 10,
-                    }
+                    let first =
+                        (vec![part("tower_conv")?], [part("tower_mixed_conv")?, part("tower_mixed_conv_1")?]);
+                    let second = (
+                        vec![part("tower_1_conv")?, part("tower_1_conv_1")?],
+                        [part("tower_1_mixed_conv")?, part("tower_1_mixed_conv_1")?],
+                    );
+                    let (conv, pool) = (part("conv")?, part("tower_2_conv")?);
+                    Block::Split(Box::new(Split { conv, towers: [first, second], pool, max: k == 10 }))
                 }
             });
         }
@@ -149,15 +148,15 @@ impl Block {
                     parts.push(max_pool(x, 3, 2, 0)?);
                 }
             }
-            Self::Split { conv, first, first_pair, second, second_pair, pool, max } => {
-                parts.push(conv.relu(x)?);
-                for (tower, pair) in [(first, first_pair), (second, second_pair)] {
+            Self::Split(split) => {
+                parts.push(split.conv.relu(x)?);
+                for (tower, pair) in &split.towers {
                     let inner = chain(tower, x)?;
                     parts.push(pair[0].relu(&inner)?);
                     parts.push(pair[1].relu(&inner)?);
                 }
-                let pooled = if *max { max_pool(x, 3, 1, 1)? } else { avg_pool(x, 3, 1, 1)? };
-                parts.push(pool.relu(&pooled)?);
+                let pooled = if split.max { max_pool(x, 3, 1, 1)? } else { avg_pool(x, 3, 1, 1)? };
+                parts.push(split.pool.relu(&pooled)?);
             }
         }
         Ok(Tensor::cat(&parts, 1)?)

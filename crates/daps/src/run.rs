@@ -347,9 +347,11 @@ impl<'a> Record<'a> {
         )?;
         let metrics = serde_json::to_string_pretty(&summary).map_err(|e| Error::content(path, e))?;
         files::write(&path.join("metrics.json"), (metrics + "\n").as_bytes())?;
-        let checkpoint = path.join(CHECKPOINT);
-        if checkpoint.exists() {
-            std::fs::remove_file(&checkpoint).map_err(Error::file(&checkpoint, "cannot remove"))?;
+        // A run that was killed while it wrote a checkpoint leaves the unfinished one as well.
+        for checkpoint in [path.join(CHECKPOINT), path.join(format!("{CHECKPOINT}.tmp"))] {
+            if checkpoint.exists() {
+                std::fs::remove_file(&checkpoint).map_err(Error::file(&checkpoint, "cannot remove"))?;
+            }
         }
         Ok(summary)
     }
