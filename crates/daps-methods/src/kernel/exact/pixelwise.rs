@@ -17,15 +17,8 @@ use rayon::prelude::*;
 /// Proposals before the cut masses are computed.
 const TRIES: usize = 4;
 
-/// Values that are looked at together.
-const CHUNK: usize = 64;
-
 /// ln of a share below the resolution of a uniform draw in f64.
 const NEGLIGIBLE: f64 = -37.0;
-
-/// ln of a share that is below `SLIGHT_SHARE`.
-const SLIGHT: f64 = -7.0;
-const SLIGHT_SHARE: f64 = 1e-3;
 
 /// Most pieces that a function may have.
 const MAX_PIECES: usize = 8;
@@ -88,19 +81,13 @@ fn values<T: Real>(
                 out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
                     let at = Address::new(step.index, Purpose::Kernel, block);
                     let mut rng = noise.stream(row, at);
-                    let here = row * n + block * BLOCK..row * n + block * BLOCK + out.len();
-                    let (mean, y) = (&mean[here.clone()], &y[here]);
-                    if uniform {
-                        for ((mean, y), out) in
-                            mean.chunks(CHUNK).zip(y.chunks(CHUNK)).zip(out.chunks_mut(CHUNK))
-                        {
-                            first.draw_chunk(mean, y, &mut rng, out);
-                        }
-                        return;
-                    }
-                    for (i, out) in out.iter_mut().enumerate() {
-                        let pieces = Pieces::new(pieces, level(block * BLOCK + i));
-                        *out = T::of(pieces.draw(mean[i].wide(), y[i].wide(), &mut rng));
+                    for (k, out) in (block * BLOCK..).zip(out) {
+                        let (mean, y) = (mean[row * n + k].wide(), y[row * n + k].wide());
+                        *out = T::of(if uniform {
+                            first.draw(mean, y, &mut rng)
+                        } else {
+                            Pieces::new(pieces, level(k)).draw(mean, y, &mut rng)
+                        });
                     }
                 });
             }
@@ -137,33 +124,6 @@ impl<'a> Pieces<'a> {
         (-0.5 * surprise * weighed - log_root, mean + self.variance * p.slope * weighed)
     }
 
-    /// Draws for up to [`CHUNK`] values: those with one possible piece all at once, the others, and what falls outside its
-    /// piece, one by one.
-    fn draw_chunk<T: Real>(&self, mean: &[T], y: &[T], rng: &mut ChaCha8Rng, out: &mut [T]) {
-        let n = out.len();
-        let mut z = [0.0f64; CHUNK];
-        fill_normal(rng, &mut z[..n]);
-        let mut heaviest = [f64::NEG_INFINITY; CHUNK];
-        let mut second = [f64::NEG_INFINITY; CHUNK];
-        let mut x = [f64::NAN; CHUNK];
-        for (k, piece) in self.pieces.iter().enumerate() {
-            for i in 0..n {
-                let (mass, center) = self.uncut(k, mean[i].wide(), y[i].wide());
-                let drawn = center + self.constants[k].2 * z[i];
-                let drawn = if drawn >= piece.low && drawn < piece.high { drawn } else { f64::NAN };
-                let better = mass > heaviest[i];
-                second[i] = if better { heaviest[i] } else { second[i].max(mass) };
-                x[i] = if better { drawn } else { x[i] };
-                heaviest[i] = if better { mass } else { heaviest[i] };
-            }
-        }
-        for i in 0..n {
-            let alone = second[i] - heaviest[i] <= NEGLIGIBLE;
-            let refused = !alone || x[i].is_nan();
-            out[i] = T::of(if refused { self.draw(mean[i].wide(), y[i].wide(), rng) } else { x[i] });
-        }
-    }
-
     fn draw(&self, mean: f64, y: f64, rng: &mut ChaCha8Rng) -> f64 {
         let mut mass = [f64::NEG_INFINITY; MAX_PIECES];
         let mut center = [0.0; MAX_PIECES];
@@ -177,21 +137,19 @@ impl<'a> Pieces<'a> {
                 best = k;
             }
         }
-        // A piece that is never chosen in 2^53 draws needs no uniform here; the cut masses below still count it. Most draws
-        // take the heaviest piece whatever the exact weight of the others: a bound of their sum tells without exponentials.
-        let mut bound = 0.0;
-        for k in (0..count).filter(|k| *k != best) {
+        let mut weight = [0.0; MAX_PIECES];
+        let mut sum = 0.0;
+        for k in 0..count {
             let below = mass[k] - mass[best];
-            alone &= below <= NEGLIGIBLE;
-            bound += if below < SLIGHT { SLIGHT_SHARE } else { 1.0 };
+            // A piece that is never chosen in 2^53 draws needs no exponential here; the cut masses below still count it.
+            if below > NEGLIGIBLE {
+                weight[k] = if k == best { 1.0 } else { below.exp() };
+                sum += weight[k];
+                alone &= k == best;
+            }
         }
         for _ in 0..TRIES {
-            let k = if alone {
-                best
-            } else {
-                let u = open01(rng);
-                if u * (1.0 + bound) <= 1.0 { best } else { pick_piece(&mass[..count], best, u) }
-            };
+            let k = if alone { best } else { pick_piece(&weight[..count], sum, rng) };
             let mut z = [0.0f64];
             fill_normal(rng, &mut z);
             let x = center[k] + self.constants[k].2 * z[0];
@@ -219,23 +177,14 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The piece at the share `u` of all masses, the heaviest piece counted first.
-fn pick_piece(mass: &[f64], best: usize, u: f64) -> usize {
-    let weight = |k: usize| (mass[k] - mass[best]).exp();
-    let others = || (0..mass.len()).filter(|k| *k != best);
-    let mut left = u * (1.0 + others().map(weight).sum::<f64>()) - 1.0;
-    if left <= 0.0 {
-        return best;
+fn pick_piece(weight: &[f64], sum: f64, rng: &mut ChaCha8Rng) -> usize {
+    let mut left = open01(rng) * sum;
+    let mut k = 0;
+    while k + 1 < weight.len() && left > weight[k] {
+        left -= weight[k];
+        k += 1;
     }
-    let mut last = best;
-    for k in others() {
-        last = k;
-        left -= weight(k);
-        if left <= 0.0 {
-            break;
-        }
-    }
-    last
+    k
 }
 
 /// ln P(Z > a) for a standard normal Z.
@@ -429,10 +378,7 @@ mod tests {
             };
             let shared = Pieces::new(&pieces, (r * r, beta));
             let count = 4000;
-            let mut draws = vec![0.0; count];
-            for draws in draws.chunks_mut(CHUNK) {
-                shared.draw_chunk(&vec![mean; draws.len()], &vec![y; draws.len()], &mut rng, draws);
-            }
+            let mut draws: Vec<f64> = (0..count).map(|_| shared.draw(mean, y, &mut rng)).collect();
             draws.sort_by(f64::total_cmp);
             let distance = draws
                 .iter()
