@@ -185,7 +185,7 @@ impl FeatureMap {
             Repr::Device(tensor) => Ok((tensor * gradient.tensor("gradient")?)?.sum_all()?.backward()?),
             Repr::Host { track: Some(track), .. } => {
                 track.cell.add(Buffer::from_slice(gradient.data("gradient")?));
-                Ok(track.handle.backward()?)
+                tape::backward(&track.handle)
             }
             Repr::Host { track: None, .. } => {
                 Ok(Tensor::zeros(1, DType::F32, &candle_core::Device::Cpu)?.backward()?)

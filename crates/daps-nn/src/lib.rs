@@ -47,3 +47,4 @@ pub use layers::group_norm::{GroupNorm, GroupNormCall};
 pub use layers::layer_norm::LayerNorm;
 pub use layers::linear::Linear;
 pub use simd::Isa;
+pub use tape::backward;

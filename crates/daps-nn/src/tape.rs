@@ -3,12 +3,15 @@
 //! candle's custom operations take at most three arguments and candle adds every gradient into a fresh tensor of
 //! zeros. Here a feature map's gradient lives in a [`GradCell`] of its own, and candle's tape sees only a tensor
 //! of one element per operation, its *handle*, which puts the backward calls in the right order. Parameters stay
-//! ordinary candle tensors and get ordinary gradients.
+//! ordinary candle tensors and get ordinary gradients; through [`backward`] those of variables skip candle's sums too.
 
 use crate::buffer::Buffer;
 use crate::error::Result;
 use crate::kernels::elementwise;
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor};
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Device, Layout, Shape, Tensor, TensorId};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,6 +83,40 @@ impl Node {
     }
 }
 
+thread_local! {
+    /// The gradients of variables that the backward pass on this thread has met so far, if it is one of [`backward`].
+    static COLLECTED: RefCell<Option<HashMap<TensorId, (Tensor, Vec<f32>)>>> = const { RefCell::new(None) };
+}
+
+/// The gradients of everything that led to `loss`, as [`Tensor::backward`] gives them, without a tensor of zeros and
+/// a sum for each variable.
+pub fn backward(loss: &Tensor) -> Result<GradStore> {
+    let outer = COLLECTED.replace(Some(HashMap::new()));
+    let store = loss.backward();
+    let collected = COLLECTED.replace(outer).unwrap_or_default();
+    let mut store = store?;
+    for (variable, values) in collected.into_values() {
+        let mut gradient = Tensor::from_vec(values, variable.shape(), &Device::Cpu)?;
+        if let Some(other) = store.get(&variable) {
+            gradient = (gradient + other)?;
+        }
+        store.insert(&variable, gradient);
+    }
+    Ok(store)
+}
+
+/// Puts a variable's gradient aside, or gives it back if nobody collects.
+fn collect(variable: &Tensor, values: Vec<f32>) -> Option<Vec<f32>> {
+    COLLECTED.with_borrow_mut(|collected| {
+        let Some(collected) = collected else { return Some(values) };
+        match collected.get_mut(&variable.id()) {
+            None => drop(collected.insert(variable.id(), (variable.clone(), values))),
+            Some((_, sum)) => elementwise::add_assign(sum, &values),
+        }
+        None
+    })
+}
+
 /// One argument of a link: another handle, or parameter `i` of the node.
 #[derive(Clone, Copy)]
 enum Arg {
@@ -108,11 +145,16 @@ impl Link {
         match self.args[i] {
             Arg::Handle => Ok(Some(Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu)?)),
             Arg::Param(p) => {
-                let gradient = lock(&self.node.params).get_mut(p).and_then(Option::take);
-                match gradient {
-                    Some(values) => Ok(Some(Tensor::from_vec(values, arg.shape(), &Device::Cpu)?)),
-                    None => Ok(Some(arg.zeros_like()?)),
+                let Some(mut values) = lock(&self.node.params).get_mut(p).and_then(Option::take) else {
+                    return Ok(Some(arg.zeros_like()?));
+                };
+                if arg.is_variable() {
+                    match collect(arg, values) {
+                        None => return Ok(None),
+                        Some(back) => values = back,
+                    }
                 }
+                Ok(Some(Tensor::from_vec(values, arg.shape(), &Device::Cpu)?))
             }
         }
     }

@@ -31,7 +31,8 @@ fn check(name: &str, shapes: &[&[usize]], network: Network) {
     let run = |candle: bool| -> Result<(Vec<f64>, Vec<Vec<f64>>)> {
         let y = network(&tensors, candle)?;
         let probe = tensor(y.dims(), 99);
-        let grads = (&y * probe)?.sum_all()?.backward()?;
+        let loss = (&y * probe)?.sum_all()?;
+        let grads = if candle { loss.backward()? } else { backward(&loss)? };
         let gradient = |t: &Tensor| values(grads.get(t).unwrap_or_else(|| panic!("{name}: no gradient")));
         Ok((values(&y), tensors.iter().map(gradient).collect()))
     };
@@ -227,4 +228,20 @@ fn a_graph_may_be_pulled_back_twice() {
         (y.to_nchw().expect("tensor") * tensor(&[1, 6, 4, 4], 2)).and_then(|l| l.sum_all()).expect("loss");
     assert_eq!(first, values(loss.backward().expect("backward").get(x.as_tensor()).expect("gradient")));
     assert!(y.detach().backward(&g).expect("backward").get(x.as_tensor()).is_none());
+}
+
+#[test]
+fn a_variable_may_also_be_used_outside_our_layers() {
+    let w = Var::from_tensor(&tensor(&[6, 6, 3, 3], 1)).expect("variable");
+    let run = |pull: &dyn Fn(&Tensor) -> Result<candle_core::backprop::GradStore>| -> Result<Vec<f64>> {
+        let x = FeatureMap::from_nchw(&tensor(&[1, 6, 5, 5], 2))?;
+        let y = Conv2d::new(w.as_tensor().clone(), None, ConvConfig::same(3))?.forward(&x)?.to_nchw()?;
+        let loss = (y.sqr()?.sum_all()? + (w.as_tensor().sqr()?.sum_all()? * 100.0)?)?;
+        Ok(values(pull(&loss)?.get(w.as_tensor()).expect("gradient")))
+    };
+    let ours = run(&|loss| backward(loss)).expect("gradient");
+    assert_eq!(ours, run(&|loss| Ok(loss.backward()?)).expect("gradient"));
+    // Both parts are in it: without the penalty the gradient is another.
+    let penalty: Vec<f64> = values(w.as_tensor()).iter().map(|w| 200.0 * w).collect();
+    assert!(ours.iter().zip(&penalty).all(|(g, p)| (g - p).abs() > 1e-6));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor, Var};
 use daps_nn::bench::{Case, Export, Workload, counted, tensor};
-use daps_nn::{FeatureMap, Result};
+use daps_nn::{FeatureMap, Result, backward};
 use rayon::prelude::*;
 
 use super::{AdmConfig, Architecture, Network, NetworkConfig, Preconditioning, named};
@@ -84,7 +84,7 @@ impl Whole {
         }
         let Some((network, variables, gradient)) = &self.trained else { unreachable!("built above") };
         let y = Self::apply(&**network, &self.x, &self.noise)?;
-        let store = (y * gradient)?.sum_all()?.backward()?;
+        let store = backward(&(y * gradient)?.sum_all()?)?;
         let gradients = variables.iter().filter_map(|(name, v)| Some((name.clone(), store.get(v)?.clone())));
         Ok((gradient.clone(), gradients.collect()))
     }
