@@ -20,6 +20,7 @@ mod prior;
 pub mod real;
 mod registers;
 mod schedule;
+mod update;
 
 /// The tensor library, so that macros and dependants name one version.
 pub use candle_core as candle;
@@ -43,3 +44,4 @@ pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread, SpreadTable};
 pub use prior::{Estimated, Prior};
 pub use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};
+pub use update::{update, update_dot};

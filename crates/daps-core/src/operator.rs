@@ -77,6 +77,11 @@ pub trait Linear: Operator {
     /// Aᵀ r.
     fn adjoint(&self, r: &Tensor) -> Result<Tensor>;
 
+    /// AᵀA x: what [`Linear::adjoint`] makes of [`Operator::apply`], for operators that save something in between.
+    fn gram(&self, x: &Tensor) -> Result<Tensor> {
+        self.adjoint(&self.apply(x)?)
+    }
+
     /// An upper bound of ‖A‖² over all rows; need not be tight, but should be within a factor of two.
     fn norm_squared(&self) -> f64;
 

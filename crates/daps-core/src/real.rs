@@ -168,7 +168,7 @@ pub fn sum_rows<T: Real>(a: &Tensor, b: &Tensor, f: impl Fn(T, T) -> f64 + Send 
 }
 
 /// Σ f(a, b) over one block, in eight partial sums, so that no addition waits for the one before it.
-fn block_sum<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> f64) -> f64 {
+pub(crate) fn block_sum<T: Real>(a: &[T], b: &[T], f: impl Fn(T, T) -> f64) -> f64 {
     const LANES: usize = 8;
     let mut sums = [0.0; LANES];
     let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));

@@ -176,6 +176,14 @@ on_plane!(Adjoint, |blur, x, out| match &blur.way {
     Way::Sparse(way) => way.adjoint(x, out),
     Way::Fourier(way) => way.adjoint(x, out),
 });
+on_plane!(Gram, |blur, x, out| {
+    if let Way::Fourier(way) = &blur.way {
+        return way.gram(x, out);
+    }
+    let mut seen = vec![T::default(); x.len()];
+    Apply.run(blur, x, &mut seen);
+    Adjoint.run(blur, &seen, out);
+});
 on_plane!(VT, |blur, x, out| match &blur.modes {
     Some(Modes::Kronecker(modes)) => modes.v_t(x, out),
     _ => blur.periodic.hartley(x, out),
@@ -328,6 +336,10 @@ linear_is_differentiable!(Blur);
 impl Linear for Blur {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         self.map(r, &self.shape, &self.shape, Adjoint)
+    }
+
+    fn gram(&self, x: &Tensor) -> Result<Tensor> {
+        self.map(x, &self.shape, &self.shape, Gram)
     }
 
     fn norm_squared(&self) -> f64 {

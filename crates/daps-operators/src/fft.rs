@@ -86,9 +86,19 @@ impl<T: FftNum> Fft2<T> {
             }
         });
         let mut spectrum = vec![Complex::zero(); self.half * self.height];
+        self.forward_columns(&rows, live, &mut spectrum);
+        spectrum
+    }
+
+    /// The second pass: transforms of the columns of `rows`, with zeros where no row is live.
+    fn forward_columns(&self, rows: &[Complex<T>], live: Range<usize>, spectrum: &mut [Complex<T>]) {
         spectrum.par_chunks_mut(LINES * self.height).enumerate().for_each(|(block, columns)| {
             let first = block * LINES;
             let count = columns.len() / self.height;
+            for column in columns.chunks_mut(self.height) {
+                column[..live.start].fill(Complex::zero());
+                column[live.end..].fill(Complex::zero());
+            }
             for (i, row) in rows.chunks(self.half).enumerate() {
                 for (c, &v) in row[first..first + count].iter().enumerate() {
                     columns[c * self.height + live.start + i] = v;
@@ -96,7 +106,6 @@ impl<T: FftNum> Fft2<T> {
             }
             self.column_forward.process(columns);
         });
-        spectrum
     }
 
     /// The real plane of a half spectrum, which is used up; `put(row, values)` takes each row in `live`.
@@ -107,31 +116,65 @@ impl<T: FftNum> Fft2<T> {
         out: &mut [T],
         put: impl Fn(usize, &[T], &mut [T]) + Sync,
     ) {
-        spectrum.par_chunks_mut(LINES * self.height).for_each(|columns| self.column_inverse.process(columns));
+        self.inverse_columns(spectrum);
         let spectrum = &*spectrum;
         let each = out.len() / live.max(1);
         out.par_chunks_mut((LINES * each).max(1)).enumerate().for_each(|(block, out)| {
             let first = block * LINES;
             let count = out.len() / each;
             let mut lines = vec![Complex::zero(); count * self.half];
-            for (c, column) in spectrum.chunks(self.height).enumerate() {
-                for (i, &v) in column[first..first + count].iter().enumerate() {
-                    lines[i * self.half + c] = v;
-                }
-            }
+            self.gather(spectrum, first, &mut lines);
             let mut row = vec![T::zero(); self.width];
             let mut scratch = self.real_inverse.make_scratch_vec();
             for (i, (line, out)) in lines.chunks_mut(self.half).zip(out.chunks_mut(each)).enumerate() {
-                // A real plane has a real first (and, for even widths, last) column here; rounding leaves a trace.
-                line[0].im = T::zero();
-                if self.width.is_multiple_of(2) {
-                    line[self.half - 1].im = T::zero();
-                }
-                let done = self.real_inverse.process_with_scratch(line, &mut row, &mut scratch);
-                debug_assert!(done.is_ok(), "buffers have the planned lengths");
+                self.inverse_row(line, &mut row, &mut scratch);
                 put(first + i, &row, out);
             }
         });
+    }
+
+    /// Turns the half spectrum of a plane into that of its first `rows x columns` values with zeros around them, times the
+    /// number of values of the plane.
+    pub fn crop(&self, spectrum: &mut [Complex<T>], rows: usize, columns: usize) {
+        self.inverse_columns(spectrum);
+        let mut lines = vec![Complex::zero(); rows * self.half];
+        lines.par_chunks_mut(LINES * self.half).enumerate().for_each(|(block, lines)| {
+            self.gather(spectrum, block * LINES, lines);
+            let mut row = vec![T::zero(); self.width];
+            let mut back = self.real_inverse.make_scratch_vec();
+            let mut forth = self.real_forward.make_scratch_vec();
+            for line in lines.chunks_mut(self.half) {
+                self.inverse_row(line, &mut row, &mut back);
+                row[columns..].fill(T::zero());
+                let done = self.real_forward.process_with_scratch(&mut row, line, &mut forth);
+                debug_assert!(done.is_ok(), "buffers have the planned lengths");
+            }
+        });
+        self.forward_columns(&lines, 0..rows, spectrum);
+    }
+
+    fn inverse_columns(&self, spectrum: &mut [Complex<T>]) {
+        spectrum.par_chunks_mut(LINES * self.height).for_each(|columns| self.column_inverse.process(columns));
+    }
+
+    /// Lines from `first` on, out of the transposed plane.
+    fn gather(&self, spectrum: &[Complex<T>], first: usize, lines: &mut [Complex<T>]) {
+        let count = lines.len() / self.half;
+        for (c, column) in spectrum.chunks(self.height).enumerate() {
+            for (i, &v) in column[first..first + count].iter().enumerate() {
+                lines[i * self.half + c] = v;
+            }
+        }
+    }
+
+    fn inverse_row(&self, line: &mut [Complex<T>], row: &mut [T], scratch: &mut [Complex<T>]) {
+        // A real plane has a real first (and, for even widths, last) column here; rounding leaves a trace.
+        line[0].im = T::zero();
+        if self.width.is_multiple_of(2) {
+            line[self.half - 1].im = T::zero();
+        }
+        let done = self.real_inverse.process_with_scratch(line, row, scratch);
+        debug_assert!(done.is_ok(), "buffers have the planned lengths");
     }
 }
 

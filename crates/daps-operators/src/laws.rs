@@ -147,6 +147,7 @@ pub fn adjoint(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
         let (forward, back) = (operator.apply(&x)?, map.adjoint(&r)?);
         let by = (dot(&forward, &r)? - dot(&x, &back)?).abs() / (length(&forward)? * length(&r)?).max(1e-300);
         check(operator, "the adjoint is the transpose", by, allowed)?;
+        same(operator, "AᵀA is A, then Aᵀ", &map.gram(&x)?, &map.adjoint(&forward)?, allowed)?;
         if let Some(smooth) = operator.as_differentiable() {
             same(operator, "the vjp of a linear map is its adjoint", &smooth.vjp(&x, &r)?, &back, 0.0)?;
         }
@@ -353,7 +354,7 @@ fn outputs(operator: &dyn Operator, x: &Tensor, r: &Tensor) -> Result<Vec<Tensor
 }
 
 fn linear_outputs(map: &dyn Linear, x: &Tensor, r: &Tensor) -> Result<Vec<Tensor>, Violation> {
-    let mut all = vec![map.adjoint(r)?];
+    let mut all = vec![map.adjoint(r)?, map.gram(x)?];
     if let Some(mapped) = map.approx_spectral_map(&|e| 1.0 / (1.0 + e), x) {
         all.push(mapped?);
     }

@@ -43,26 +43,44 @@ impl Fourier {
     }
 
     pub fn apply<T: Num>(&self, x: &[T], out: &mut [T]) {
-        let fft = T::fft(&self.plans);
+        let width = self.padding.width;
+        let mut spectrum = self.blurred(x);
+        T::fft(&self.plans).inverse(&mut spectrum, self.padding.height, out, |_, row, out| {
+            out.copy_from_slice(&row[..width]);
+        });
+    }
+
+    /// The spectrum of the padded plane after the blur.
+    fn blurred<T: Num>(&self, x: &[T]) -> Vec<Complex<T>> {
         let columns = self.padding.columns.len();
-        let mut spectrum = fft.forward(0..self.padding.rows.len(), |p, row| {
+        let mut spectrum = T::fft(&self.plans).forward(0..self.padding.rows.len(), |p, row| {
             self.padding.fill(x, p, row);
             row[columns..].fill(T::default());
         });
         multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k);
-        let width = self.padding.width;
-        fft.inverse(&mut spectrum, self.padding.height, out, |_, row, out| {
-            out.copy_from_slice(&row[..width]);
-        });
+        spectrum
     }
 
     pub fn adjoint<T: Num>(&self, r: &[T], out: &mut [T]) {
         let fft = T::fft(&self.plans);
         let (height, width) = (self.padding.height, self.padding.width);
-        let mut spectrum = fft.forward(0..height, |i, row| {
+        let spectrum = fft.forward(0..height, |i, row| {
             row[..width].copy_from_slice(&r[i * width..(i + 1) * width]);
             row[width..].fill(T::default());
         });
+        self.blurred_back(spectrum, out);
+    }
+
+    /// [`Fourier::apply`] and [`Fourier::adjoint`]: the measurement between them exists line by line only.
+    pub fn gram<T: Num>(&self, x: &[T], out: &mut [T]) {
+        let mut spectrum = self.blurred(x);
+        T::fft(&self.plans).crop(&mut spectrum, self.padding.height, self.padding.width);
+        self.blurred_back(spectrum, out);
+    }
+
+    /// The transpose of blur and padding, from the measurement's spectrum.
+    fn blurred_back<T: Num>(&self, mut spectrum: Vec<Complex<T>>, out: &mut [T]) {
+        let fft = T::fft(&self.plans);
         multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k.conj());
         let (rows, columns) = (self.padding.rows.len(), self.padding.columns.len());
         let mut spread = vec![T::default(); rows * columns];
