@@ -4,12 +4,14 @@ mod bar;
 mod bench;
 mod compare;
 mod demo;
+mod experiment;
 mod list;
 mod run;
 mod solve;
 mod table;
 mod toy;
 mod train;
+mod tune;
 mod validate;
 mod weights;
 
@@ -35,6 +37,10 @@ enum Command {
     Solve(Box<solve::Args>),
     /// Draw posterior samples for the problem of a configuration file
     Run(run::Args),
+    /// Run methods x tasks x images x seeds from a file: tables, drawings and a report; a killed one goes on
+    Experiment(experiment::Args),
+    /// Search for a method's free parameters on a few images
+    Tune(tune::Args),
     /// Compare samplers with posteriors that are known in closed form
     #[command(subcommand)]
     Validate(validate::Command),
@@ -68,6 +74,8 @@ fn main() {
         Command::Demo(args) => demo::run(&args),
         Command::Solve(args) => solve::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Experiment(args) => experiment::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Validate(command) => validate::run(&command),
         Command::Toy(args) => toy::run(&args),
         Command::Train(args) => train::run(&args),

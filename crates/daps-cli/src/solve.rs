@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use daps::experiment::Tuned;
 use daps::methods::registry::METHODS;
 use daps::{Directory, Run, RunConfig, TaskConfig, bundled, prior, task};
 use toml::{Table, Value};
@@ -33,7 +34,7 @@ pub struct Args {
     /// The method
     #[arg(long, default_value = "daps")]
     method: String,
-    /// DAPS's preset [default: best]
+    /// DAPS's preset, or a TOML file of `daps tune` for any method [default: best]
     #[arg(long)]
     preset: Option<String>,
     /// Denoiser calls per sample: one of `daps list budgets`; of fast and best, any number
@@ -135,15 +136,22 @@ impl Options {
                 operator = "blur".into();
             }
         }
-        for pair in &self.set {
-            let Some((key, value)) = pair.split_once('=') else {
-                bail!("--set: expected KEY=VALUE, got '{pair}'");
-            };
-            let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
-            table.insert(key.trim().into(), parsed.unwrap_or_else(|| Value::from(value)));
-        }
+        table.extend(settings(&self.set)?);
         Ok((operator, table))
     }
+}
+
+/// A table from KEY=VALUE pairs; what is no TOML value is text.
+pub fn settings(pairs: &[String]) -> anyhow::Result<Table> {
+    let mut table = Table::new();
+    for pair in pairs {
+        let Some((key, value)) = pair.split_once('=') else {
+            bail!("--set: expected KEY=VALUE, got '{pair}'");
+        };
+        let parsed = format!("v = {value}").parse::<Table>().ok().and_then(|mut t| t.remove("v"));
+        table.insert(key.trim().into(), parsed.unwrap_or_else(|| Value::from(value)));
+    }
+    Ok(table)
 }
 
 fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
@@ -157,6 +165,7 @@ impl Args {
     /// The configuration that `daps run` would take.
     fn config(&self) -> anyhow::Result<RunConfig> {
         let (operator, options) = self.options.resolve(&self.task)?;
+        let method = self.method(&operator)?;
         let config = RunConfig {
             version: None,
             seed: self.seed,
@@ -172,13 +181,16 @@ impl Args {
                 options,
             },
             prior: prior::named(&self.prior)?,
-            method: self.method()?,
+            method,
         };
         config.check()?;
         Ok(config)
     }
 
-    fn method(&self) -> anyhow::Result<Table> {
+    fn method(&self, operator: &str) -> anyhow::Result<Table> {
+        if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
+            return Ok(Tuned::read(Path::new(file))?.method(operator)?);
+        }
         let mut table = Table::new();
         for (key, value) in [("preset", &self.preset), ("budget", &self.budget), ("kernel", &self.kernel)] {
             if let Some(value) = value {

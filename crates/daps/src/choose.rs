@@ -50,7 +50,11 @@ pub(crate) fn choose(
     let m = run.operator.output_shape().iter().product::<usize>() as f64;
     let ties: Vec<usize> =
         whole.into_iter().filter(|&c| chi2[c] <= chi2[best] + TIE * (2.0 / m).sqrt()).collect();
-    let errors = denoising_errors(run, &samples.narrow(0, rows.start, rows.len())?, run.rows[rows.start])?;
+    let errors = denoising_errors(
+        run,
+        &samples.narrow(0, rows.start, rows.len())?,
+        run.address(run.rows[rows.start]),
+    )?;
     let chosen = least(&ties, &errors).unwrap_or(best);
     let kept = ties.into_iter().filter(|&c| errors[c] <= OTHER * errors[chosen]).collect();
     Ok(Choice { chosen, kept, denoising_error: Some(errors) })

@@ -7,6 +7,7 @@ mod choose;
 mod config;
 pub mod demo;
 mod error;
+pub mod experiment;
 pub mod files;
 pub mod fit;
 pub mod load;
@@ -22,6 +23,7 @@ mod run;
 mod summary;
 pub mod task;
 pub mod train;
+pub mod tune;
 pub mod validate;
 
 pub use config::{RunConfig, TaskConfig};

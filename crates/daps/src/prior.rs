@@ -19,6 +19,7 @@ pub const NETWORK: &str = "network";
 const DATA_STD: f64 = 0.5;
 
 /// A prior that is ready to run.
+#[derive(Clone)]
 pub struct Model {
     /// The denoiser.
     pub denoiser: Arc<dyn Denoiser>,

@@ -30,6 +30,8 @@ pub struct Run {
     pub(crate) truth: Option<Tensor>,
     /// What each measurement is called.
     pub(crate) names: Vec<String>,
+    /// What each measurement's noise is addressed by.
+    pub(crate) numbers: Vec<u64>,
     /// (measurement, chain) of every sample.
     pub(crate) rows: Vec<Row>,
     notes: Vec<String>,
@@ -50,12 +52,26 @@ impl Run {
     /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
     pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
         config.check()?;
+        // What is wrong with the method is said before any weight is read.
+        let (method, settings) = config.method()?;
+        daps_methods::registry::build(&method, &settings, &config.task.operator)?;
+        daps_operators::registry::entry(&config.task.operator)?;
+        let model = prior::build(&mut config.prior, &config.task.shape, base)?;
+        Self::with(config, base, model, None)
+    }
+
+    /// The same with a prior that is built already, and with truths that are, where there are any.
+    pub(crate) fn with(
+        mut config: RunConfig,
+        base: &Path,
+        model: Model,
+        truths: Option<&Truths>,
+    ) -> Result<Self> {
         let name = config.task.operator.clone();
         let (method_name, settings) = config.method()?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
-        let Model { denoiser, analytic, mut notes } =
-            prior::build(&mut config.prior, &config.task.shape, base)?;
+        let Model { denoiser, analytic, mut notes } = model;
         let shape = denoiser.shape().to_vec();
         let mut options = (entry.defaults)(&shape);
         options.extend(config.task.options);
@@ -65,15 +81,15 @@ impl Run {
         config.method.insert("name".into(), method_name.into());
         config.version = Some(env!("CARGO_PKG_VERSION").into());
 
-        let measured = measure(&config, analytic.as_deref(), &*operator, base)?;
+        let measured = match truths {
+            Some(truths) => measured(&config, &*operator, truths.clone())?,
+            None => measure(&config, analytic.as_deref(), &*operator, base)?,
+        };
         notes.extend(measured.notes);
-        let measurements = measured.y.dims()[0];
         let y = measured.y.to_dtype(denoiser.dtype())?;
         let likelihood = Arc::new(Gaussian::new(operator.clone(), y, config.task.noise)?);
-        let rows = (0..measurements as u64)
-            .flat_map(|measurement| (0..config.samples as u64).map(move |chain| Row { measurement, chain }))
-            .collect();
-        let (truth, names) = (measured.truth, measured.names);
+        let (truth, names, numbers) = (measured.truth, measured.names, measured.numbers);
+        let rows = rows(names.len(), config.samples);
         let run = Self {
             config,
             prior: denoiser,
@@ -83,6 +99,7 @@ impl Run {
             likelihood,
             truth,
             names,
+            numbers,
             rows,
             notes,
         };
@@ -110,7 +127,12 @@ impl Run {
 
     /// The noise of some rows.
     pub(crate) fn noise(&self, rows: &[usize]) -> Noise {
-        Noise::new(self.config.seed, rows.iter().map(|&r| self.rows[r]).collect())
+        Noise::new(self.config.seed, rows.iter().map(|&r| self.address(self.rows[r])).collect())
+    }
+
+    /// What a row's noise is addressed by.
+    pub(crate) fn address(&self, row: Row) -> Row {
+        Row { measurement: self.numbers[row.measurement as usize], ..row }
     }
 
     /// Runs to the end, or until asked to stop; then the directory holds a checkpoint.
@@ -151,11 +173,42 @@ impl Run {
     }
 }
 
+fn rows(measurements: usize, chains: usize) -> Vec<Row> {
+    (0..measurements as u64)
+        .flat_map(|measurement| (0..chains as u64).map(move |chain| Row { measurement, chain }))
+        .collect()
+}
+
+/// Truths to be measured.
+#[derive(Clone)]
+pub(crate) struct Truths {
+    /// `[n, shape…]` in f64.
+    pub values: Tensor,
+    /// What each is called.
+    pub names: Vec<String>,
+    /// What each one's noise is addressed by.
+    pub numbers: Vec<u64>,
+}
+
+impl Truths {
+    /// Some of them.
+    pub fn select(&self, chosen: &[usize]) -> Result<Self> {
+        let index: Vec<u32> = chosen.iter().map(|&i| i as u32).collect();
+        let index = Tensor::new(index, &candle_core::Device::Cpu)?;
+        Ok(Self {
+            values: self.values.index_select(&index, 0)?,
+            names: chosen.iter().map(|&i| self.names[i].clone()).collect(),
+            numbers: chosen.iter().map(|&i| self.numbers[i]).collect(),
+        })
+    }
+}
+
 /// The truth, where it is known, and the measurement.
 struct Measured {
     truth: Option<Tensor>,
     y: Tensor,
     names: Vec<String>,
+    numbers: Vec<u64>,
     notes: Vec<String>,
 }
 
@@ -176,7 +229,8 @@ fn measure(
         }
         let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", false)?;
         check_finite("measurement", &values)?;
-        return Ok(Measured { truth: None, y: values, names, notes });
+        let numbers = (0..names.len() as u64).collect();
+        return Ok(Measured { truth: None, y: values, names, numbers, notes });
     }
     let (truth, names, notes) = match &given.truth {
         Some(path) => {
@@ -190,19 +244,27 @@ fn measure(
                     "task: expected a truth or a measurement; only a closed-form prior can draw one itself";
                 return Err(Error::Config(what.into()));
             };
-            let noise = measurement_noise(config.seed, given.measurements);
+            let numbers: Vec<u64> = (0..given.measurements as u64).collect();
+            let noise = measurement_noise(config.seed, &numbers);
             let truth = prior.draw(&noise, Address::new(0, Purpose::Instance, 0))?;
             (truth, (0..given.measurements).map(|i| format!("draw-{i:03}")).collect(), vec![])
         }
     };
-    check_finite("truth", &truth)?;
-    let noise = measurement_noise(config.seed, truth.dims()[0]);
-    let at = Address::new(0, Purpose::Measurement, 0);
-    let z = noise.normal(at, operator.output_shape(), DType::F64)?;
-    let y = combine(&[(&[1.0], &operator.apply(&truth)?), (&[given.noise], &z)])?;
-    Ok(Measured { truth: Some(truth), y, names, notes })
+    let numbers = (0..names.len() as u64).collect();
+    Ok(Measured { notes, ..measured(config, operator, Truths { values: truth, names, numbers })? })
 }
 
-fn measurement_noise(seed: u64, measurements: usize) -> Noise {
-    Noise::new(seed, (0..measurements as u64).map(|measurement| Row { measurement, chain: 0 }).collect())
+/// Measures truths.
+fn measured(config: &RunConfig, operator: &dyn Operator, truths: Truths) -> Result<Measured> {
+    let Truths { values, names, numbers } = truths;
+    check_finite("truth", &values)?;
+    let noise = measurement_noise(config.seed, &numbers);
+    let at = Address::new(0, Purpose::Measurement, 0);
+    let z = noise.normal(at, operator.output_shape(), DType::F64)?;
+    let y = combine(&[(&[1.0], &operator.apply(&values)?), (&[config.task.noise], &z)])?;
+    Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] })
+}
+
+fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {
+    Noise::new(seed, numbers.iter().map(|&measurement| Row { measurement, chain: 0 }).collect())
 }

@@ -8,6 +8,7 @@ use crate::run::Run;
 use crate::summary::{Curves, Measurement, Outcome, Summary};
 use crate::{Result, task};
 pub use chart::{Chart, Line};
+pub(crate) use chart::{label, ticks};
 pub use html::{Page, escape, figure, table};
 
 /// Measurements that a report shows.

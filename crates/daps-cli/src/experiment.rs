@@ -1,0 +1,128 @@
+//! `daps experiment`: methods x tasks x images x seeds, from a file to a report.
+
+use std::path::{Path, PathBuf};
+
+use daps::experiment::{Estimate, Experiment, ExperimentConfig, PriorConfig, Progressed};
+
+use crate::Outcome;
+use crate::bar::Bar;
+use crate::table::{say, table};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The experiment as TOML: methods, tasks, images and seeds
+    file: PathBuf,
+    /// The directory of its results; what is done there is not run again [default: runs/experiment-NAME]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Use this prior instead of the file's
+    #[arg(long)]
+    prior: Option<String>,
+    /// Take the images from here instead: a folder, a tar, an IDX or .npy file, or "bundled"
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// Take only the last so many of them instead (0: all)
+    #[arg(long)]
+    held_out: Option<usize>,
+    /// Take this many images instead
+    #[arg(long)]
+    images: Option<usize>,
+    /// Print the number of cells and about how long they will take, and run none
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// The file's content with what the command line changes.
+    fn config(&self) -> anyhow::Result<ExperimentConfig> {
+        let mut config = ExperimentConfig::read(&self.file)?;
+        if let Some(prior) = &self.prior {
+            config.prior = PriorConfig::Table(daps::prior::named(prior)?);
+        }
+        if let Some(data) = &self.data {
+            config.data.source = std::path::absolute(data)?;
+            if data.as_os_str() == daps::experiment::BUNDLED {
+                config.data.source = data.clone();
+                (config.data.held_out, config.data.skip) = (None, 0);
+                config.data.images = config.data.images.min(daps::bundled::FACES.len());
+            }
+        }
+        if let Some(held_out) = self.held_out {
+            config.data.held_out = Some(held_out).filter(|n| *n > 0);
+        }
+        config.data.images = self.images.unwrap_or(config.data.images);
+        config.check()?;
+        Ok(config)
+    }
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let config = args.config()?;
+    let out = args.out.clone().unwrap_or_else(|| format!("runs/experiment-{}", config.name).into());
+    let experiment = Experiment::open(config, args.file.parent().unwrap_or(Path::new(".")))?;
+    experiment.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    let mut bar = Bar::new()?;
+    if args.dry_run {
+        let estimates = experiment.estimate(&out, &mut bar)?;
+        if bar.stopped() {
+            return Ok(Outcome::Stopped);
+        }
+        return dry(args, &estimates);
+    }
+    let done = experiment.execute(&out, &mut bar)?;
+    if args.json {
+        say(&serde_json::to_string(&done)?);
+    } else {
+        show(&done, &out);
+    }
+    if done.done < done.cells {
+        eprintln!("stopped; the same command goes on");
+        return Ok(Outcome::Stopped);
+    }
+    Ok(Outcome::Done)
+}
+
+fn show(done: &Progressed, out: &Path) {
+    done.unfit.iter().for_each(|u| eprintln!("left out: {u}"));
+    let failed = if done.failed > 0 { format!(", {} without a result", done.failed) } else { String::new() };
+    say(&format!("{} of {} cells done, {} of them now{failed}", done.done, done.cells, done.ran));
+    say(&format!("the table:  {}", out.join("results.csv").display()));
+    say(&format!("the report: {}", out.join("report.html").display()));
+}
+
+/// "3 min", "2.5 h".
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 90.0 => format!("{s:.0} s"),
+        s if s < 5400.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+fn dry(args: &Args, estimates: &[Estimate]) -> anyhow::Result<Outcome> {
+    if args.json {
+        say(&serde_json::to_string(estimates)?);
+        return Ok(Outcome::Done);
+    }
+    let row = |e: &Estimate| {
+        let (cells, missing) = (e.cells.to_string(), e.missing.to_string());
+        let time = if e.missing > 0 { duration(e.seconds) } else { "-".into() };
+        vec![e.task.clone(), e.method.clone(), cells, missing, time]
+    };
+    let fitting: Vec<&Estimate> = estimates.iter().filter(|e| e.refusal.is_none()).collect();
+    let rows: Vec<Vec<String>> = fitting.iter().map(|e| row(e)).collect();
+    say(&table(&["task", "method", "cells", "to run", "about"], &rows, 2));
+    for e in estimates {
+        if let Some(refusal) = &e.refusal {
+            say(&format!("left out: {} on {}: {refusal}", e.method, e.task));
+        }
+    }
+    let (cells, missing): (usize, usize) =
+        fitting.iter().fold((0, 0), |(c, m), e| (c + e.cells, m + e.missing));
+    let seconds: f64 = fitting.iter().map(|e| e.seconds).sum();
+    say(&format!("{cells} cells, {missing} to run, about {} on this machine", duration(seconds)));
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,161 @@
+//! `daps tune`: a search for a method's free parameters.
+
+use std::path::PathBuf;
+
+use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorConfig, Source, TaskEntry};
+use daps::methods::registry::METHODS;
+use daps::report::number;
+use daps::tune::{Found, Metric, Search, Strategy};
+use daps::{bundled, task};
+use toml::Table;
+
+use crate::Outcome;
+use crate::bar::Bar;
+use crate::solve::settings;
+use crate::table::{say, table};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The method whose free parameters are looked for
+    method: String,
+    /// The tasks [default: the eight of the paper's table]
+    #[arg(long = "task")]
+    tasks: Vec<String>,
+    /// Trials, the defaults among them
+    #[arg(long, default_value_t = 16)]
+    trials: usize,
+    /// Give every trial one image, and more only to the better half
+    #[arg(long)]
+    halving: bool,
+    /// What is looked for
+    #[arg(long, value_enum, default_value_t = By::Psnr)]
+    metric: By,
+    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a [prior] table
+    #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
+    prior: String,
+    /// The shape of a sample, such as 3,64,64, where the prior does not know it
+    #[arg(long, value_delimiter = ',')]
+    shape: Vec<usize>,
+    /// Where the images are: a folder, a tar, an IDX or .npy file, or "bundled"
+    #[arg(long)]
+    data: PathBuf,
+    /// How many to take: the last ones in the order of their names
+    #[arg(long, default_value_t = 4)]
+    images: usize,
+    /// Chains per image
+    #[arg(long, default_value_t = 1)]
+    samples: usize,
+    /// Chains that run at once: memory depends on it, results do not
+    #[arg(long, default_value_t = 16)]
+    batch: usize,
+    /// Seed of masks, noise, chains and trials
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A fixed setting of the method, as KEY=VALUE
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The directory of the search; what is done there is not run again [default: runs/tune-METHOD]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Print the outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum By {
+    Psnr,
+    Ssim,
+    Lpips,
+}
+
+impl Args {
+    /// The experiment whose one method is tuned.
+    fn config(&self) -> anyhow::Result<ExperimentConfig> {
+        let mut fixed: Table = match METHODS.iter().find(|m| m.name == self.method) {
+            Some(entry) if entry.name != "daps" => entry.example.parse()?,
+            _ => Table::new(),
+        };
+        fixed.extend(settings(&self.set)?);
+        let names: Vec<String> = match self.tasks.is_empty() {
+            true => task::TASKS.iter().map(|t| t.name.to_owned()).collect(),
+            false => self.tasks.iter().map(|t| t.replace('-', "_")).collect(),
+        };
+        let task = |operator: String| {
+            TaskEntry::Task(ExperimentTask {
+                label: operator.clone(),
+                operator,
+                noise: task::NOISE,
+                samples: None,
+                at: None,
+                options: Table::new(),
+            })
+        };
+        let bundled = self.data.as_os_str() == daps::experiment::BUNDLED;
+        let config = ExperimentConfig {
+            name: format!("tune-{}", self.method),
+            title: format!("The free parameters of {}", self.method),
+            about: String::new(),
+            hours: 0.0,
+            prior: PriorConfig::Table(daps::prior::named(&self.prior)?),
+            shape: self.shape.clone(),
+            seeds: vec![self.seed],
+            samples: self.samples,
+            batch: self.batch,
+            pictures: 0,
+            levels: false,
+            baseline: None,
+            paper: None,
+            tasks: names.into_iter().map(task).collect(),
+            data: Source {
+                source: if bundled { self.data.clone() } else { std::path::absolute(&self.data)? },
+                held_out: (!bundled).then_some(self.images),
+                skip: if bundled { bundled::FACES.len().saturating_sub(self.images) } else { 0 },
+                images: self.images,
+                fit: Default::default(),
+            },
+            methods: vec![MethodEntry {
+                label: self.method.clone(),
+                name: self.method.clone(),
+                paper: None,
+                tuned: None,
+                at: None,
+                settings: fixed,
+            }],
+            plots: vec![],
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let search = Search {
+        trials: args.trials,
+        strategy: if args.halving { Strategy::Halving } else { Strategy::Random },
+        metric: match args.metric {
+            By::Psnr => Metric::Psnr,
+            By::Ssim => Metric::Ssim,
+            By::Lpips => Metric::Lpips,
+        },
+        seed: args.seed,
+    };
+    let out = args.out.clone().unwrap_or_else(|| format!("runs/tune-{}", args.method).into());
+    let mut bar = Bar::new()?;
+    let Some(found) = search.run(args.config()?, std::path::Path::new(""), &out, &mut bar)? else {
+        eprintln!("stopped; the same command goes on");
+        return Ok(Outcome::Stopped);
+    };
+    if args.json {
+        say(&serde_json::to_string(&found)?);
+        return Ok(Outcome::Done);
+    }
+    let row = |f: &Found| {
+        let values: Vec<String> = f.parameters.iter().map(|(k, v)| format!("{k} = {v}")).collect();
+        let parameters = f.refusal.clone().unwrap_or_else(|| values.join(", "));
+        vec![f.task.clone(), number(f.score, 3), number(f.default_score, 3), parameters]
+    };
+    say(&table(&["task", "best", "defaults", "parameters"], &found.iter().map(row).collect::<Vec<_>>(), 1));
+    say(&format!("the settings: {}", out.join(format!("{}.toml", args.method)).display()));
+    Ok(Outcome::Done)
+}

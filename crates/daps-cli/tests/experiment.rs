@@ -1,0 +1,321 @@
+//! `daps experiment` and `daps tune` as a user meets them: tables that survive kills to the byte, searches that go on, and a
+//! sentence for every file that cannot be used.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use daps::core::candle::{Device, Tensor};
+use serde_json::Value;
+
+fn daps(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const TABLE: &str = r#"
+name = "small"
+title = "A small table"
+hours = 0.01
+prior = { kind = "gaussian", std = 0.4 }
+shape = [1, 16, 16]
+seeds = [0, 7]
+samples = 2
+batch = 4
+pictures = 1
+levels = true
+baseline = "daps"
+paper = "paper.toml"
+tasks = ["inpaint_random", { label = "phase", operator = "phase_retrieval", samples = 3, at = 2.0, options = { oversample = 2.0 } }]
+[data]
+source = "images.npy"
+held_out = 5
+skip = 1
+images = 3
+[[method]]
+preset = "fast"
+budget = "12"
+paper = "DAPS"
+at = 12.0
+[[method]]
+label = "langevin"
+schedule = { rule = "poly", levels = 30 }
+estimate = { kind = "gaussian", center = { ode = { steps = 3 } }, spread = "sigma" }
+kernel = { kind = "langevin", steps = 50, step_size = { rule = "curvature", factor = 0.5 } }
+tuned = "nowhere.toml"
+[[method]]
+name = "wiener"
+[[method]]
+label = "diverges"
+preset = "fast"
+budget = "5"
+kernel = { kind = "langevin", steps = 40, step_size = { rule = "decay", eta0 = 1e6, delta = 1.0 } }
+[[plot]]
+title = "Quality over calls"
+x = "nfe"
+y = ["psnr"]
+[[plot]]
+title = "Along the levels"
+x = "sigma"
+y = ["psnr_draw", "psnr_estimate"]
+"#;
+
+const PAPER: &str = "[[row]]\ntask = 'phase'\nmethod = 'DAPS'\npsnr = 30.63\n";
+
+/// A directory with a table, its images and the paper's figures.
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new(table: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let value = |i: usize| 0.8 * ((i * i % 97) as f32 / 97.0 - 0.5) + 0.3 * (i as f32 / 40.0).sin();
+        let images =
+            Tensor::from_vec((0..7 * 256).map(value).collect(), (7, 1, 16, 16), &Device::Cpu).unwrap();
+        images.write_npy(dir.path().join("images.npy")).unwrap();
+        fs::write(dir.path().join("paper.toml"), PAPER).unwrap();
+        fs::write(dir.path().join("table.toml"), table).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn run(&self, out: &str) -> (Value, String) {
+        let output = daps(&["experiment", &self.text("table.toml"), "--out", &self.text(out), "--json"]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        (serde_json::from_slice(&output.stdout).unwrap(), error)
+    }
+
+    /// Starts the table and kills it without warning once there are so many cells.
+    fn kill_at(&self, out: &str, cells: usize) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(["experiment", &self.text("table.toml"), "--out", &self.text(out)])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        while lines(&self.path(out)).len() < cells && start.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+fn lines(out: &Path) -> Vec<String> {
+    let text = fs::read_to_string(out.join("cells.jsonl")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Killed three times and resumed: the same tables to the byte, and no finished cell is run again.
+#[test]
+fn a_killed_table_goes_on_to_the_same_bytes() {
+    let scene = Scene::new(TABLE);
+    let (whole, notes) = scene.run("whole");
+    // Four methods, two tasks, three images, two seeds; Wiener does not fit phase retrieval.
+    assert_eq!(whole["cells"], 42);
+    assert_eq!((&whole["done"], &whole["ran"]), (&Value::from(42), &Value::from(42)));
+    assert_eq!(whole["unfit"].as_array().unwrap().len(), 1);
+    assert!(notes.contains("langevin is not tuned, there is no file nowhere.toml"), "{notes}");
+    for cells in [1, 13, 25] {
+        scene.kill_at("killed", cells);
+    }
+    // What a kill in the middle of a line leaves.
+    let path = scene.path("killed/cells.jsonl");
+    let mut torn = fs::read(&path).unwrap();
+    torn.extend(b"{\"key\":\"torn");
+    fs::write(&path, torn).unwrap();
+    let before = lines(&scene.path("killed")).len() - 1;
+    assert!((25..42).contains(&before), "{before} cells before the last kill");
+    let (rest, _) = scene.run("killed");
+    assert_eq!(rest["ran"], 42 - before);
+    let keys: HashSet<Value> = lines(&scene.path("killed"))
+        .iter()
+        .map(|l| serde_json::from_str::<Value>(l).unwrap()["key"].clone())
+        .collect();
+    assert_eq!((keys.len(), lines(&scene.path("killed")).len()), (42, 42), "a cell ran twice");
+    for file in ["results.csv", "results.json"] {
+        let read = |out: &str| fs::read(scene.path(out).join(file)).unwrap();
+        assert!(read("whole") == read("killed"), "{file} differs");
+    }
+    // Nothing is left to do; a grown file runs what is new, and only that.
+    assert_eq!(scene.run("killed").0["ran"], 0);
+    fs::write(scene.path("table.toml"), TABLE.replace("seeds = [0, 7]", "seeds = [0, 7, 8]")).unwrap();
+    assert_eq!(scene.run("killed").0["ran"], 21);
+    // Fewer images, or another batch size, run nothing and change nothing of the rest.
+    let smaller = TABLE.replace("images = 3", "images = 2").replace("batch = 4", "batch = 1");
+    fs::write(scene.path("table.toml"), smaller).unwrap();
+    assert_eq!(scene.run("killed").0["ran"], 0);
+}
+
+#[test]
+fn the_report_says_what_was_found_and_what_was_left_out() {
+    let scene = Scene::new(TABLE);
+    let (done, _) = scene.run("out");
+    assert_eq!(done["failed"], 12);
+    let report = fs::read_to_string(scene.path("out/report.md")).unwrap();
+    for part in [
+        "wiener on phase: wiener needs a linear operator; phase_retrieval has none",
+        "diverges on phase: 6 cells have no result (all chains diverged)",
+        "No FID",
+        "| paper |",
+        "30.63",
+        "minus daps, paired by image",
+        "success per chain, turned",
+        "plots/1-psnr.svg",
+        "plots/2-phase.svg",
+        "plots/all-psnr.svg",
+        "pictures/",
+    ] {
+        assert!(report.contains(part), "{part} in {report}");
+    }
+    let page = fs::read_to_string(scene.path("out/report.html")).unwrap();
+    assert!(
+        page.contains("<svg") && page.contains("data:image/png;base64,") && !page.contains("src=\"pictures")
+    );
+    let csv = fs::read_to_string(scene.path("out/results.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 43);
+    assert!(
+        csv.lines().all(|l| l.split(',').count() == csv.lines().next().unwrap().split(',').count()),
+        "{csv}"
+    );
+    assert!(!csv.contains("seconds"));
+    assert_eq!(fs::read_to_string(scene.path("out/timings.csv")).unwrap().lines().count(), 43);
+    // Images are numbered in their source: the last five of seven, without the first of them.
+    assert!(csv.contains(",00003,") && csv.contains(",00005,") && !csv.contains(",00006,"));
+}
+
+/// A cell is what `daps run` gives for the same problem: one engine, whatever the batch.
+#[test]
+fn a_cell_does_not_depend_on_its_neighbours() {
+    let psnr = |table: &str| {
+        let scene = Scene::new(table);
+        scene.run("out");
+        let find = |l: &String| {
+            let cell: Value = serde_json::from_str(l).unwrap();
+            (cell["method"] == "langevin"
+                && cell["image"] == "00004"
+                && cell["seed"] == 7
+                && cell["task"] == "phase")
+                .then(|| cell["chains"].clone())
+        };
+        lines(&scene.path("out")).iter().find_map(find).unwrap()
+    };
+    let alone = TABLE.replace("skip = 1\nimages = 3", "skip = 2\nimages = 1").replace("[0, 7]", "[7]");
+    assert_eq!(psnr(TABLE), psnr(&alone));
+}
+
+#[test]
+fn a_dry_run_counts_and_writes_nothing() {
+    let scene = Scene::new(TABLE);
+    let out = scene.text("out");
+    let output = daps(&["experiment", &scene.text("table.toml"), "--out", &out, "--dry-run"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(said.contains("42 cells, 42 to run, about"), "{said}");
+    assert!(said.contains("left out: wiener on phase"), "{said}");
+    assert!(!Path::new(&out).exists());
+}
+
+#[test]
+fn files_that_cannot_be_used_get_one_sentence() {
+    let cases = [
+        (TABLE.replace("seeds", "seds"), "unknown field `seds`"),
+        (TABLE.replace("\"wiener\"", "\"wienner\""), "unknown method 'wienner'"),
+        (TABLE.replace("\"inpaint_random\"", "\"inpaint_radnom\""), "unknown operator 'inpaint_radnom'"),
+        (
+            TABLE.replace("images.npy", "nothing.npy"),
+            "no such file or folder; name another source with --data",
+        ),
+        (
+            TABLE.replace("images = 3", "images = 5"),
+            "has 5 images to choose from; 5 were asked for after the first 1",
+        ),
+        (TABLE.replace("y = [\"psnr\"]", "y = [\"psrn\"]"), "unknown column of a plot 'psrn'"),
+        (TABLE.replace("baseline = \"daps\"", "baseline = \"dpas\""), "no method is called 'dpas'"),
+        (TABLE.replace("\"langevin\"\nschedule", "\"daps\"\nschedule"), "two are called 'daps'"),
+        (TABLE.replace("{ kind = \"gaussian\", std = 0.4 }", "\"facse\""), "unknown prior 'facse'"),
+        (TABLE.replace("levels = true", "levels = false"), "sigma needs levels = true"),
+    ];
+    for (table, says) in cases {
+        let scene = Scene::new(&table);
+        let out = scene.text("out");
+        let output = daps(&["experiment", &scene.text("table.toml"), "--out", &out]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{says}: {error}");
+        let sentences: Vec<&str> = error.lines().filter(|l| !l.starts_with("note: ")).collect();
+        assert!(sentences.len() == 1 && sentences[0].contains(says), "expected '{says}' in: {error}");
+        assert!(!Path::new(&out).exists(), "{says}: something was left behind");
+    }
+}
+
+/// The search goes on after a kill, finds no less than the defaults, and its settings are what an experiment takes.
+#[test]
+fn a_search_goes_on_and_its_settings_are_used() {
+    let scene = Scene::new(TABLE);
+    fs::write(scene.path("prior.toml"), "[prior]\nkind = 'gaussian'\nstd = 0.4\n").unwrap();
+    let (prior, data, out) = (scene.text("prior.toml"), scene.text("images.npy"), scene.text("tuned"));
+    let command = |extra: &[&str]| {
+        let fixed = [
+            "tune",
+            "wiener",
+            "--task",
+            "inpaint-random",
+            "--task",
+            "hdr",
+            "--trials",
+            "6",
+            "--prior",
+            &prior,
+        ];
+        let rest = ["--shape", "1,16,16", "--data", &data, "--images", "4", "--json"];
+        let output = daps(&[&fixed[..], &rest, extra].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let found = command(&["--out", &out]);
+    assert!(found[0]["score"].as_f64() >= found[0]["default_score"].as_f64(), "{found}");
+    assert!(found[1]["refusal"].as_str().unwrap().contains("wiener needs a linear operator"), "{found}");
+    assert_eq!(lines(&scene.path("tuned")).len(), 24);
+    // Cells that a kill lost are run again, the others are not, and the outcome is the same.
+    let kept = lines(&scene.path("tuned"))[..9].join("\n") + "\n";
+    fs::write(scene.path("tuned/cells.jsonl"), &kept).unwrap();
+    assert_eq!(command(&["--out", &out]), found);
+    let again = lines(&scene.path("tuned"));
+    assert!(again.len() == 24 && again.join("\n").starts_with(kept.trim_end()));
+    // Halving asks the better half only: 6 trials on one image, 3 on two, 2 on four.
+    let halving = command(&["--out", &scene.text("halving"), "--halving"]);
+    assert_eq!(lines(&scene.path("halving")).len(), 6 + 3 + 2 * 2);
+    assert!(halving[0]["score"].as_f64().is_some());
+    let settings = fs::read_to_string(scene.path("tuned/wiener.toml")).unwrap();
+    assert!(settings.contains("[tasks.inpaint_random]") && settings.contains("std = "), "{settings}");
+    let table = TABLE.replace("name = \"wiener\"", "name = \"wiener\"\ntuned = \"tuned/wiener.toml\"");
+    fs::write(scene.path("table.toml"), table).unwrap();
+    assert!(!scene.run("out").1.contains("wiener is not tuned"));
+    let truth = Tensor::zeros((1, 16, 16), daps::core::candle::DType::F32, &Device::Cpu).unwrap();
+    truth.write_npy(scene.path("truth.npy")).unwrap();
+    let (preset, truth, out) =
+        (scene.text("tuned/wiener.toml"), scene.text("truth.npy"), scene.text("solved"));
+    let solve = |task: &str| {
+        let fixed = ["solve", "--task", task, "--image", &truth, "--prior", &prior, "--shape", "1,16,16"];
+        daps(&[&fixed[..], &["--preset", &preset, "--out", &out]].concat())
+    };
+    assert_eq!(solve("hdr").status.code(), Some(2));
+    let output = solve("inpaint_random");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(fs::read_to_string(scene.path("solved/config.toml")).unwrap().contains("name = \"wiener\""));
+}

@@ -1,0 +1,212 @@
+//! What one cell of the table found: one method on one task, image and seed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::summary::Measurement;
+
+/// PSNR in dB above which a picture counts as found.
+pub const SUCCESS: f64 = 20.0;
+
+/// A finished cell. Numbers that do not exist (a failure, no colour for LPIPS) are null.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// SHA-256 of everything that the result depends on.
+    pub key: String,
+    /// The method's label.
+    pub method: String,
+    /// The task's label.
+    pub task: String,
+    /// The image's name.
+    pub image: String,
+    /// The seed.
+    pub seed: u64,
+    /// Why there is no result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Chains.
+    pub samples: usize,
+    /// Chains that diverged.
+    pub diverged: usize,
+    /// Denoiser calls per chain.
+    pub nfe: Option<usize>,
+    /// Operator calls per chain.
+    pub operator_calls: Option<usize>,
+    /// The chain that was chosen without the truth.
+    pub chosen: Option<usize>,
+    /// PSNR in dB, mean over chains; where a measurement has several explanations, of the chosen chain.
+    pub psnr: Option<f64>,
+    /// The same of SSIM.
+    pub ssim: Option<f64>,
+    /// The same of LPIPS (VGG16 with mean pooling, as the paper's code has it).
+    pub lpips: Option<f64>,
+    /// PSNR of the chains' mean.
+    pub psnr_mean: Option<f64>,
+    /// SSIM of the chains' mean.
+    pub ssim_mean: Option<f64>,
+    /// PSNR of the chain that is closest to the truth, as if it were known which.
+    pub psnr_best: Option<f64>,
+    /// RMS of A(x) - y, mean over the chains of `psnr`.
+    pub error: Option<f64>,
+    /// χ² of the residual per number at the true noise; 1 for posterior samples.
+    pub chi2: Option<f64>,
+    /// E‖s - s'‖²/E‖s - truth‖²: 1 for posterior samples.
+    pub diversity: Option<f64>,
+    /// Whether the chosen chain has more than 20 dB.
+    pub success: Option<f64>,
+    /// The share of chains that have.
+    pub success_chains: Option<f64>,
+    /// The same when a chain may be turned by 180 degrees first.
+    pub success_turned: Option<f64>,
+    /// Every chain.
+    pub chains: Chains,
+    /// Means over chains along the levels, where they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<Level>,
+    /// Wall-clock seconds of a chain, which differ from run to run; the table of results leaves them out.
+    pub seconds: f64,
+}
+
+/// One number per chain.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Chains {
+    /// PSNR in dB.
+    pub psnr: Vec<Option<f64>>,
+    /// PSNR of the chain or of its half turn, whichever is larger.
+    pub psnr_turned: Vec<Option<f64>>,
+    /// SSIM.
+    pub ssim: Vec<Option<f64>>,
+    /// LPIPS.
+    pub lpips: Vec<Option<f64>>,
+    /// RMS of A(x) - y.
+    pub error: Vec<Option<f64>>,
+}
+
+/// One level.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// Its noise level.
+    pub sigma: f64,
+    /// PSNR of the estimate x̂0.
+    pub psnr_estimate: Option<f64>,
+    /// PSNR of the draw x0|y.
+    pub psnr_draw: Option<f64>,
+    /// χ² per number of the estimate.
+    pub chi2_estimate: Option<f64>,
+    /// χ² per number of the draw.
+    pub chi2_draw: Option<f64>,
+}
+
+/// A quantity of a level.
+pub type LevelColumn = (&'static str, fn(&Level) -> Option<f64>);
+
+/// What can be drawn along the levels.
+pub const LEVEL_COLUMNS: [LevelColumn; 4] = [
+    ("psnr_estimate", |l| l.psnr_estimate),
+    ("psnr_draw", |l| l.psnr_draw),
+    ("chi2_estimate", |l| l.chi2_estimate),
+    ("chi2_draw", |l| l.chi2_draw),
+];
+
+/// A number of a cell that can be averaged, tabulated and drawn.
+pub struct Column {
+    /// Its name in files.
+    pub name: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
+    /// Digits for people.
+    pub digits: usize,
+    /// The number.
+    pub of: fn(&Cell) -> Option<f64>,
+}
+
+const fn column(
+    name: &'static str,
+    title: &'static str,
+    digits: usize,
+    of: fn(&Cell) -> Option<f64>,
+) -> Column {
+    Column { name, title, digits, of }
+}
+
+/// All numbers of a cell but its seconds, in the order of the files.
+pub const COLUMNS: &[Column] = &[
+    column("psnr", "PSNR (dB)", 2, |c| c.psnr),
+    column("ssim", "SSIM", 3, |c| c.ssim),
+    column("lpips", "LPIPS", 3, |c| c.lpips),
+    column("psnr_mean", "PSNR of the mean", 2, |c| c.psnr_mean),
+    column("ssim_mean", "SSIM of the mean", 3, |c| c.ssim_mean),
+    column("psnr_best", "PSNR of the best chain", 2, |c| c.psnr_best),
+    column("error", "measurement error", 4, |c| c.error),
+    column("chi2", "χ²", 3, |c| c.chi2),
+    column("diversity", "diversity", 2, |c| c.diversity),
+    column("success", "success", 2, |c| c.success),
+    column("success_chains", "success per chain", 2, |c| c.success_chains),
+    column("success_turned", "success per chain, turned", 2, |c| c.success_turned),
+    column("nfe", "denoiser calls", 0, |c| c.nfe.map(|n| n as f64)),
+    column("operator_calls", "operator calls", 0, |c| c.operator_calls.map(|n| n as f64)),
+];
+
+/// The column of a name.
+pub fn named(name: &str) -> Option<&'static Column> {
+    COLUMNS.iter().find(|c| c.name == name)
+}
+
+fn finite(v: f64) -> Option<f64> {
+    v.is_finite().then_some(v)
+}
+
+/// The mean of what is there.
+pub(super) fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    let (sum, n) = values.flatten().fold((0.0, 0usize), |(s, n), v| (s + v, n + 1));
+    (n > 0).then(|| sum / n as f64)
+}
+
+impl Cell {
+    /// A cell that has no result.
+    pub(super) fn failed(mut self, why: &str) -> Self {
+        self.failure = Some(why.to_owned());
+        self
+    }
+
+    /// With what a run found. `ambiguous`: the chosen chain stands for all.
+    pub(super) fn found(
+        mut self,
+        found: &Measurement,
+        turned: Vec<Option<f64>>,
+        lpips: Vec<Option<f64>>,
+        ambiguous: bool,
+    ) -> Self {
+        let list = |values: &Option<Vec<f64>>| -> Vec<Option<f64>> {
+            values.iter().flatten().map(|v| finite(*v)).collect()
+        };
+        let error: Vec<Option<f64>> = found.error.iter().map(|v| finite(*v)).collect();
+        self.diverged = error.iter().filter(|e| e.is_none()).count();
+        if self.diverged == self.samples {
+            return self.failed("all chains diverged");
+        }
+        let chains =
+            Chains { psnr: list(&found.psnr), psnr_turned: turned, ssim: list(&found.ssim), lpips, error };
+        let head = |values: &[Option<f64>]| match ambiguous {
+            true => values.get(found.chosen).copied().flatten(),
+            false => mean(values.iter().copied()),
+        };
+        let share = |values: &[Option<f64>]| {
+            let found = values.iter().filter(|v| v.is_some_and(|v| v > SUCCESS)).count();
+            (!values.is_empty()).then(|| found as f64 / values.len() as f64)
+        };
+        let best = chains.psnr.iter().copied().flatten().fold(f64::NEG_INFINITY, f64::max);
+        self.chosen = Some(found.chosen);
+        (self.psnr, self.ssim, self.lpips) = (head(&chains.psnr), head(&chains.ssim), head(&chains.lpips));
+        (self.psnr_mean, self.ssim_mean) = (found.mean_psnr, found.mean_ssim);
+        self.psnr_best = finite(best);
+        self.error = head(&chains.error);
+        self.chi2 = finite(found.chi2);
+        self.diversity = found.diversity.and_then(finite);
+        self.success =
+            chains.psnr.get(found.chosen).map(|p| f64::from(u8::from(p.is_some_and(|v| v > SUCCESS))));
+        self.success_chains = share(&chains.psnr);
+        self.success_turned = share(&chains.psnr_turned);
+        self.chains = chains;
+        self
+    }
+}

@@ -1,0 +1,100 @@
+//! The images of an experiment: a slice of a data set, each with the number that addresses its noise.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use daps_core::real::{batched, to_f64};
+use daps_priors::training::{DataConfig, Dataset};
+use sha2::{Digest, Sha256};
+
+use super::config::Source;
+use crate::run::Truths;
+use crate::{Error, Result, bundled, load};
+
+/// The source that is inside the program.
+pub const BUNDLED: &str = "bundled";
+
+/// Images and what they are.
+pub(super) struct Images {
+    pub truths: Truths,
+    /// SHA-256 of each one's values.
+    pub digests: Vec<String>,
+}
+
+impl Images {
+    /// Reads the slice; `base` is where relative paths start.
+    pub fn read(source: &Source, shape: &[usize], base: &Path) -> Result<Self> {
+        let &[c, h, w] = shape else {
+            let what =
+                format!("data: experiments work on images of [channels, height, width], got {shape:?}");
+            return Err(Error::Config(what));
+        };
+        let (values, total) = match source.source.to_str() {
+            Some(BUNDLED) => bundled_faces(source, shape)?,
+            _ => sliced(source, [c, h, w], base)?,
+        };
+        let numbers = match source.source.to_str() {
+            Some(BUNDLED) => {
+                bundled::FACES[source.skip..source.skip + source.images].iter().map(number).collect()
+            }
+            _ => (total..).take(source.images).collect::<Vec<u64>>(),
+        };
+        let names = numbers.iter().map(|n| format!("{n:05}")).collect();
+        let all = to_f64(&values)?;
+        let digest = |v: &[f64]| {
+            let bytes: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+            hex(&Sha256::digest(bytes))
+        };
+        let digests = all.chunks(c * h * w).map(digest).collect();
+        Ok(Self { truths: Truths { values, names, numbers }, digests })
+    }
+}
+
+/// Bytes as text.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A bundled face is named by its number.
+fn number(face: &bundled::Picture) -> u64 {
+    face.name.trim_end_matches(".png").parse().unwrap_or(0)
+}
+
+fn too_few(source: &Source, there: usize) -> Error {
+    let what = format!(
+        "has {there} images to choose from; {} were asked for after the first {}",
+        source.images, source.skip
+    );
+    Error::content(&source.source, what)
+}
+
+/// Values, and the number of the first.
+fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, u64)> {
+    let path = base.join(&source.source);
+    if !path.exists() {
+        let hint = "no such file or folder; name another source with --data (\"bundled\" takes the faces inside the program)";
+        return Err(Error::content(&path, hint));
+    }
+    let held_out = source.held_out.unwrap_or(0);
+    let config = DataConfig { source: PathBuf::from(&path), held_out, flip: false, fit: source.fit };
+    let data = Dataset::read(&config, shape, Path::new(""))?;
+    let (images, before) = match source.held_out {
+        Some(_) => (data.held_out, data.train.len()),
+        None => (data.train, 0),
+    };
+    if source.skip + source.images > images.len() {
+        return Err(too_few(source, images.len()));
+    }
+    let chosen: Vec<(usize, bool)> = (source.skip..source.skip + source.images).map(|i| (i, false)).collect();
+    Ok((images.select(&chosen)?.to_dtype(DType::F64)?, (before + source.skip) as u64))
+}
+
+fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, u64)> {
+    let faces = bundled::FACES.get(source.skip..source.skip + source.images);
+    let faces = faces.ok_or_else(|| too_few(source, bundled::FACES.len()))?;
+    let mut values = Vec::new();
+    for face in faces {
+        values.extend(load::decode(Path::new(face.name), face.bytes, shape, true)?.0);
+    }
+    Ok((Tensor::from_vec(values, batched(faces.len(), shape), &Device::Cpu)?, 0))
+}

@@ -1,0 +1,253 @@
+//! Runs the cells that are not there yet, batch by batch, and writes each down when it is done.
+
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
+use std::time::Instant;
+
+use candle_core::{DType, Tensor};
+use daps_core::real::to_f64;
+use daps_core::{Event, Likelihood, Samples};
+
+use super::cell::{Cell, Level, mean};
+use super::store::Store;
+use super::{Experiment, Pair, write};
+use crate::progress::Progress;
+use crate::summary::{Outcome, quality};
+use crate::{Error, Result, Run, task};
+
+/// How far an experiment came.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Progressed {
+    /// Cells of the table, without unfit pairs.
+    pub cells: usize,
+    /// Cells that are done.
+    pub done: usize,
+    /// Of these, cells that this call ran.
+    pub ran: usize,
+    /// Cells that have no result.
+    pub failed: usize,
+    /// Pairs of method and task that do not fit, and why.
+    pub unfit: Vec<String>,
+}
+
+/// Which of the first images of a block are not there yet.
+fn missing(store: &Store, block: &Block, images: usize) -> Vec<usize> {
+    (0..images).filter(|&i| store.get(&block.keys[i]).is_none()).collect()
+}
+
+/// One (pair, seed): its keys, image by image, and the levels of its method.
+pub(crate) struct Block<'a> {
+    pub pair: &'a Pair<'a>,
+    pub seed: u64,
+    pub keys: Vec<String>,
+    pub levels: usize,
+    pub chains: usize,
+}
+
+impl Experiment {
+    /// The blocks of all fitting pairs.
+    pub(crate) fn blocks<'a>(&self, pairs: &'a [Pair<'a>]) -> Result<Vec<Block<'a>>> {
+        let mut blocks = Vec::new();
+        for pair in pairs.iter().filter(|p| p.refusal.is_none()) {
+            for &seed in &self.config.seeds {
+                let run = self.run(pair, seed, &[0])?;
+                let keys = (0..self.images()).map(|i| self.key(&run, i)).collect::<Result<_>>()?;
+                let (levels, chains) = (run.method.levels(), run.config.samples);
+                blocks.push(Block { pair, seed, keys, levels, chains });
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Images that run at once.
+    fn together(&self, block: &Block) -> usize {
+        (self.config.batch / block.chains).max(1)
+    }
+
+    /// Runs what is missing in the directory and writes tables, plots and the report; `progress` may ask to stop, which keeps
+    /// what is done.
+    pub fn execute(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Progressed> {
+        let pairs = self.pairs()?;
+        let blocks = self.blocks(&pairs)?;
+        let mut store = Store::open(directory)?;
+        let whole = || blocks.iter().map(|b| (b, self.images()));
+        let before = whole().map(|(b, n)| n - missing(&store, b, n).len()).sum::<usize>();
+        self.fill(&whole().collect::<Vec<_>>(), &mut store, directory, progress)?;
+        let cells: Vec<Cell> =
+            blocks.iter().flat_map(|b| &b.keys).filter_map(|key| store.get(key).cloned()).collect();
+        let unfit = pairs
+            .iter()
+            .filter_map(|p| Some(format!("{} on {}: {}", p.method.label, p.task.label, p.refusal.as_ref()?)));
+        let progressed = Progressed {
+            cells: blocks.iter().map(|b| b.keys.len()).sum(),
+            done: cells.len(),
+            ran: cells.len() - before,
+            failed: cells.iter().filter(|c| c.failure.is_some()).count(),
+            unfit: unfit.collect(),
+        };
+        write::all(self, &cells, &progressed, directory)?;
+        Ok(progressed)
+    }
+
+    /// Runs the cells that are missing among the first images of some blocks; false if it was asked to stop.
+    pub(crate) fn fill(
+        &self,
+        wanted: &[(&Block, usize)],
+        store: &mut Store,
+        directory: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<bool> {
+        let work =
+            |(b, n): &(&Block, usize)| missing(store, b, *n).len().div_ceil(self.together(b)) * b.levels;
+        progress.begin(&self.config.name, wanted.iter().map(work).sum());
+        for (block, images) in wanted {
+            for images in missing(store, block, *images).chunks(self.together(block)) {
+                match self.batch(block, images, directory, progress) {
+                    Ok(cells) => store.append(cells)?,
+                    Err(Error::Core(daps_core::Error::Cancelled { .. })) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        progress.end();
+        Ok(true)
+    }
+
+    /// The cells of some images. A method that gives up on them together is asked again one by one, so that a failure stays
+    /// with its image.
+    fn batch(
+        &self,
+        block: &Block,
+        images: &[usize],
+        directory: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<Cell>> {
+        let run = self.run(block.pair, block.seed, images)?;
+        let all: Vec<usize> = (0..images.len() * block.chains).collect();
+        let (task, noise) = (run.task(&all)?, run.noise(&all));
+        let what = format!("{}, {}", block.pair.method.label, block.pair.task.label);
+        let mut levels: Vec<Vec<Level>> = vec![vec![]; images.len()];
+        let mut failed = None;
+        let mut watch = |event: &Event| {
+            let Event::Level { step, .. } = event else { return ControlFlow::Continue(()) };
+            if self.config.levels
+                && let Err(error) = follow(&run, &*task.likelihood, event, &mut levels)
+            {
+                failed = Some(error);
+                return ControlFlow::Break(());
+            }
+            let note = format!("{what}, image {} of {}", images[0] + 1, self.images());
+            progress.step(&format!("{note}, sigma {:.3}", step.sigma))
+        };
+        let start = Instant::now();
+        let result = run.method.sample(&task, &noise, None, &mut watch);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let seconds = start.elapsed().as_secs_f64() / all.len() as f64;
+        let blank = |i: usize| Cell {
+            key: block.keys[images[i]].clone(),
+            method: block.pair.method.label.clone(),
+            task: block.pair.task.label.clone(),
+            image: run.names[i].clone(),
+            seed: block.seed,
+            samples: block.chains,
+            seconds,
+            ..Cell::default()
+        };
+        match result {
+            Ok(samples) => self.judged(&run, samples, levels, blank, directory),
+            Err(error @ daps_core::Error::Cancelled { .. }) => Err(error.into()),
+            Err(daps_core::Error::AllDiverged { .. }) if images.len() == 1 => {
+                let diverged = block.chains;
+                Ok(vec![Cell { diverged, ..blank(0) }.failed("all chains diverged")])
+            }
+            Err(error @ daps_core::Error::NotConverged { .. }) if images.len() == 1 => {
+                Ok(vec![blank(0).failed(&error.to_string())])
+            }
+            Err(daps_core::Error::AllDiverged { .. } | daps_core::Error::NotConverged { .. }) => {
+                let each = images.iter().map(|&i| self.batch(block, &[i], directory, progress));
+                Ok(each.collect::<Result<Vec<_>>>()?.concat())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Samples to cells, with their pictures on disk.
+    fn judged(
+        &self,
+        run: &Run,
+        samples: Samples,
+        levels: Vec<Vec<Level>>,
+        blank: impl Fn(usize) -> Cell,
+        directory: &Path,
+    ) -> Result<Vec<Cell>> {
+        let outcome = Outcome::new(run, samples.x, samples.diverged, samples.cost, &[], Default::default())?;
+        let truth = run.truth.as_ref().map(to_f64).transpose()?.unwrap_or_default();
+        let (k, d) = (run.config.samples, run.config.task.shape.iter().product::<usize>());
+        let ambiguous = task::is_ambiguous(run.operator.name());
+        let mut cells = Vec::new();
+        for (i, (found, levels)) in outcome.summary.measurements.iter().zip(levels).enumerate() {
+            let rows = i * k..(i + 1) * k;
+            let turned =
+                turned(run, &outcome.values[rows.start * d..rows.end * d], &truth[i * d..(i + 1) * d]);
+            let lpips = self.lpips(run, &outcome.samples, i, rows)?;
+            let mut cell = blank(i).found(found, turned, lpips, ambiguous);
+            if cell.failure.is_none() {
+                (cell.nfe, cell.operator_calls) = (Some(samples.cost.nfe), Some(samples.cost.operator_calls));
+                cell.levels = levels;
+            }
+            self.keep_pictures(run, &outcome, i, &cell, directory)?;
+            cells.push(cell);
+        }
+        Ok(cells)
+    }
+
+    /// LPIPS of every chain, where its weights are there.
+    fn lpips(&self, run: &Run, samples: &Tensor, i: usize, rows: Range<usize>) -> Result<Vec<Option<f64>>> {
+        let (Some(lpips), Some(truth)) = (&self.lpips, &run.truth) else { return Ok(vec![]) };
+        let chains = samples.narrow(0, rows.start, rows.len())?.to_dtype(DType::F64)?.clamp(-1.0, 1.0)?;
+        let truth = truth.narrow(0, i, 1)?.clamp(-1.0, 1.0)?.broadcast_as(chains.shape())?.contiguous()?;
+        Ok(lpips.distance(&chains, &truth)?.iter().map(|v| v.is_finite().then_some(*v)).collect())
+    }
+}
+
+/// PSNR of every chain or of its half turn, whichever is larger.
+fn turned(run: &Run, chains: &[f64], truth: &[f64]) -> Vec<Option<f64>> {
+    let &[c, h, w] = &run.config.task.shape[..] else { return vec![] };
+    let larger = |x: &[f64]| {
+        let half: Vec<f64> = x.chunks(h * w).flat_map(|plane| plane.iter().rev().copied()).collect();
+        let of = |x: &[f64]| quality(x, truth, [c, h, w]).0;
+        of(x).into_iter().chain(of(&half)).reduce(f64::max)
+    };
+    chains.chunks(c * h * w).map(larger).collect()
+}
+
+/// Adds a level to every image's list.
+fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [Vec<Level>]) -> Result<()> {
+    let Event::Level { step, x0_hat, x0_y, .. } = event else { return Ok(()) };
+    let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { return Ok(()) };
+    let (truth, d, k) = (to_f64(truth)?, c * h * w, run.config.samples);
+    let m = run.operator.output_shape().iter().product::<usize>() as f64;
+    let judge = |x: &Tensor| -> Result<Vec<(Option<f64>, Option<f64>)>> {
+        let chi2 = likelihood.log_prob(x)?.into_iter().map(|l| Some(-2.0 * l / m).filter(|v| v.is_finite()));
+        let values = to_f64(x)?;
+        let psnr = values
+            .chunks(d)
+            .enumerate()
+            .map(|(r, x)| quality(x, &truth[r / k * d..(r / k + 1) * d], [c, h, w]).0);
+        Ok(psnr.zip(chi2).collect())
+    };
+    let (estimate, draw) = (judge(x0_hat)?, judge(x0_y)?);
+    for (i, list) in levels.iter_mut().enumerate() {
+        let rows = i * k..(i + 1) * k;
+        list.push(Level {
+            sigma: step.sigma,
+            psnr_estimate: mean(estimate[rows.clone()].iter().map(|e| e.0)),
+            psnr_draw: mean(draw[rows.clone()].iter().map(|e| e.0)),
+            chi2_estimate: mean(estimate[rows.clone()].iter().map(|e| e.1)),
+            chi2_draw: mean(draw[rows].iter().map(|e| e.1)),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! What an experiment will cost: two levels of every pair are run and extrapolated.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use daps_core::Event;
+use serde::Serialize;
+
+use super::Experiment;
+use super::store::Store;
+use crate::Result;
+use crate::progress::Progress;
+
+/// The cost of one method on one task.
+#[derive(Clone, Debug, Serialize)]
+pub struct Estimate {
+    /// The method's label.
+    pub method: String,
+    /// The task's label.
+    pub task: String,
+    /// Why the two do not fit.
+    pub refusal: Option<String>,
+    /// Cells in all.
+    pub cells: usize,
+    /// Cells that are not in the directory yet.
+    pub missing: usize,
+    /// Seconds that the missing ones will take, about.
+    pub seconds: f64,
+}
+
+impl Experiment {
+    /// The cost of every pair, given what is done in the directory; nothing is written there.
+    pub fn estimate(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<Estimate>> {
+        let pairs = self.pairs()?;
+        let blocks = self.blocks(&pairs)?;
+        let store = directory.join("cells.jsonl").exists().then(|| Store::open(directory)).transpose()?;
+        progress.begin("timing", pairs.len());
+        let mut all = Vec::new();
+        for pair in &pairs {
+            let own = || blocks.iter().filter(|b| std::ptr::eq(b.pair, pair));
+            let keys = || own().flat_map(|b| &b.keys);
+            let is_missing = |key: &&String| store.as_ref().is_none_or(|s| s.get(key).is_none());
+            let (cells, missing) = (keys().count(), keys().filter(is_missing).count());
+            let seconds = match own().next().filter(|_| missing > 0) {
+                Some(block) => missing as f64 * self.seconds(pair, block.chains)?,
+                None => 0.0,
+            };
+            all.push(Estimate {
+                method: pair.method.label.clone(),
+                task: pair.task.label.clone(),
+                refusal: pair.refusal.clone(),
+                cells,
+                missing,
+                seconds,
+            });
+            if progress.step(&format!("{} on {}", pair.method.label, pair.task.label)).is_break() {
+                break;
+            }
+        }
+        progress.end();
+        Ok(all)
+    }
+
+    /// Seconds of one cell: the second level, times all levels.
+    fn seconds(&self, pair: &super::Pair, chains: usize) -> Result<f64> {
+        let run = self.run(pair, self.config.seeds[0], &[0])?;
+        let rows: Vec<usize> = (0..chains).collect();
+        let mut ends = vec![Instant::now()];
+        let mut watch = |event: &Event| {
+            if let Event::Level { .. } = event {
+                ends.push(Instant::now());
+            }
+            if ends.len() > 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        match run.method.sample(&run.task(&rows)?, &run.noise(&rows), None, &mut watch) {
+            Ok(_) | Err(daps_core::Error::Cancelled { .. } | daps_core::Error::AllDiverged { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let last = ends.windows(2).last().map_or(0.0, |w| (w[1] - w[0]).as_secs_f64());
+        Ok(last * run.method.levels() as f64)
+    }
+}

@@ -1,0 +1,224 @@
+//! Experiments: methods x tasks x images x seeds as one table that survives being killed.
+//!
+//! A cell is keyed by a digest of all that its result depends on (the resolved run, the prior's weights, the image, the seed), so
+//! a table that was stopped goes on where it was, a file that grew runs only what is new, and a setting that changed never meets
+//! an old result. Images run through the prior in batches; a cell's bits do not depend on its neighbours.
+
+mod cell;
+mod config;
+mod curves;
+mod data;
+mod document;
+mod engine;
+mod estimate;
+mod figure;
+mod paper;
+mod pictures;
+mod report;
+mod statistics;
+mod store;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use daps_methods::registry::METHODS;
+use daps_metrics::lpips::{Backbone, Lpips, Pooling};
+use sha2::{Digest, Sha256};
+use toml::{Table, Value};
+
+pub use cell::{COLUMNS, Cell, Chains, Column, Level, SUCCESS};
+pub use config::{
+    Axis, By, ExperimentConfig, ExperimentTask, MethodEntry, PlotConfig, PriorConfig, Source, TaskEntry,
+};
+pub use data::BUNDLED;
+pub(crate) use engine::Block;
+pub use engine::Progressed;
+pub use estimate::Estimate;
+
+pub(crate) use store::Store;
+
+use crate::prior::Model;
+use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
+use data::Images;
+
+/// An experiment that is ready to run.
+pub struct Experiment {
+    config: ExperimentConfig,
+    model: Model,
+    /// The prior's table, completed.
+    prior: Table,
+    images: Images,
+    lpips: Option<Lpips>,
+    paper: Vec<paper::Row>,
+    /// Settings of every method, task by task, where it was tuned.
+    tuned: Vec<Option<Tuned>>,
+    base: PathBuf,
+    notes: Vec<String>,
+}
+
+/// Settings by task, as `daps tune` writes them.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuned {
+    /// The method.
+    pub name: String,
+    /// Its settings by the task's operator.
+    pub tasks: std::collections::BTreeMap<String, Table>,
+}
+
+impl Tuned {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self> {
+        toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))
+    }
+
+    /// The `[method]` table of a run on an operator.
+    pub fn method(&self, operator: &str) -> Result<Table> {
+        let known = self.tasks.keys();
+        let settings = self.tasks.get(operator);
+        let mut table =
+            settings.ok_or_else(|| daps_core::Error::unknown("tuned task", operator, known))?.clone();
+        table.insert("name".into(), Value::from(self.name.as_str()));
+        Ok(table)
+    }
+}
+
+/// The settings that a method's documentation shows.
+fn defaults(method: &str) -> Result<Table> {
+    let known = METHODS.iter().map(|m| m.name);
+    let entry = METHODS.iter().find(|m| m.name == method);
+    let entry = entry.ok_or_else(|| daps_core::Error::unknown("method", method, known))?;
+    entry.example.parse().map_err(|e| Error::Config(format!("{method}: {e}")))
+}
+
+/// A method on a task.
+pub(crate) struct Pair<'a> {
+    pub method: &'a MethodEntry,
+    pub task: &'a ExperimentTask,
+    settings: Table,
+    /// Why the two do not fit.
+    pub refusal: Option<String>,
+}
+
+impl Experiment {
+    /// Reads prior, images and the paper's figures; `base` is where the file's relative paths start.
+    pub fn open(config: ExperimentConfig, base: &Path) -> Result<Self> {
+        config.check()?;
+        let mut notes = Vec::new();
+        let mut tuned = |m: &MethodEntry| {
+            let Some(file) = &m.tuned else { return Ok(None) };
+            let path = base.join(file);
+            if !path.exists() {
+                let what = "is not tuned, there is no file";
+                notes.push(format!("{} {what} {}; it runs with the settings here", m.label, file.display()));
+                return Ok(None);
+            }
+            Tuned::read(&path).map(Some)
+        };
+        let tuned = config.methods.iter().map(&mut tuned).collect::<Result<Vec<_>>>()?;
+        for (method, tuned) in config.methods.iter().zip(&tuned) {
+            if let Some(tuned) = tuned.as_ref().filter(|t| t.name != method.name) {
+                let what = format!("method {}: its tuned settings are of {}", method.label, tuned.name);
+                return Err(Error::Config(what));
+            }
+        }
+        let paper =
+            config.paper.as_ref().map(|p| paper::read(&base.join(p))).transpose()?.unwrap_or_default();
+        let mut table = config.prior.table(base)?;
+        let model = prior::build(&mut table, &config.shape, base)?;
+        let images = Images::read(&config.data, model.denoiser.shape(), base)?;
+        let lpips = assets::load("lpips-vgg16.safetensors")?
+            .filter(|_| model.denoiser.shape()[0] == 3)
+            .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
+            .transpose()?;
+        notes.extend(model.notes.iter().cloned());
+        let base = base.to_owned();
+        Ok(Self { config, model, prior: table, images, lpips, paper, tuned, base, notes })
+    }
+
+    /// The file's content.
+    #[must_use]
+    pub fn config(&self) -> &ExperimentConfig {
+        &self.config
+    }
+
+    /// What a user should know about the prior and the methods.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Every method and task by label, and why the two do not fit, where they do not.
+    pub fn fits(&self) -> Result<Vec<(String, String, Option<String>)>> {
+        let label = |p: Pair| (p.method.label.clone(), p.task.label.clone(), p.refusal);
+        Ok(self.pairs()?.into_iter().map(label).collect())
+    }
+
+    /// Every method on every task, by task.
+    pub(crate) fn pairs(&self) -> Result<Vec<Pair<'_>>> {
+        let mut pairs = Vec::new();
+        for task in self.config.tasks() {
+            for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
+                let settings = tuned.as_ref().and_then(|t| t.tasks.get(&task.operator));
+                let mut settings = settings.unwrap_or(&method.settings).clone();
+                if settings.is_empty() && method.name != "daps" {
+                    settings = defaults(&method.name)?;
+                }
+                settings.insert("name".into(), Value::from(method.name.as_str()));
+                let mut pair = Pair { method, task, settings, refusal: None };
+                // A power that is missing makes an unfit pair; anything else is a mistake in the file.
+                pair.refusal = match self.run(&pair, self.config.seeds[0], &[0]) {
+                    Ok(_) => None,
+                    Err(Error::Core(error @ daps_core::Error::Missing { .. })) => Some(error.to_string()),
+                    Err(error) => {
+                        let what = format!("{} on {}: {error}", method.label, task.label);
+                        return Err(Error::Config(what));
+                    }
+                };
+                pairs.push(pair);
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// The run of a pair on some of the images.
+    pub(crate) fn run(&self, pair: &Pair, seed: u64, images: &[usize]) -> Result<Run> {
+        let task = pair.task;
+        let config = RunConfig {
+            version: None,
+            seed,
+            samples: task.samples.unwrap_or(self.config.samples),
+            batch: self.config.batch,
+            task: TaskConfig {
+                operator: task.operator.clone(),
+                shape: self.model.denoiser.shape().to_vec(),
+                noise: task.noise,
+                measurements: 1,
+                truth: None,
+                measurement: None,
+                options: task.options.clone(),
+            },
+            prior: self.prior.clone(),
+            method: pair.settings.clone(),
+        };
+        let truths = self.images.truths.select(images)?;
+        Run::with(config, &self.base, self.model.clone(), Some(&truths))
+    }
+
+    /// What the result of a run on an image depends on, as one digest.
+    fn key(&self, run: &Run, image: usize) -> Result<String> {
+        let mut config = RunConfig { version: None, batch: 1, ..run.config().clone() };
+        if config.prior.contains_key("sha256") {
+            // The weights are what they are, wherever they lie.
+            ["file", "name"].iter().for_each(|k| _ = config.prior.remove(*k));
+        }
+        let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
+        let text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
+        Ok(data::hex(&Sha256::digest(text))[..24].to_owned())
+    }
+
+    /// How many images there are.
+    pub(crate) fn images(&self) -> usize {
+        self.images.digests.len()
+    }
+}

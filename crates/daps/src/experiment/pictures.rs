@@ -1,0 +1,93 @@
+//! The pictures that a cell leaves: truth, measurement and chains in a row, and single samples for FID.
+
+use std::path::{Path, PathBuf};
+
+use daps_core::real::to_f64;
+use image::RgbImage;
+use image::imageops::FilterType;
+
+use super::Experiment;
+use super::cell::Cell;
+use super::write::FEWEST_FOR_FID;
+use crate::canvas::{self, Canvas};
+use crate::picture::{self, is_image};
+use crate::summary::Outcome;
+use crate::{Result, Run, files};
+
+/// Chains of a cell that are shown.
+const MOST_CHAINS: usize = 8;
+/// Small images are enlarged to about this side.
+const SIDE: usize = 128;
+const GAP: usize = 4;
+
+/// Where a cell's row of pictures lies.
+pub(super) fn row_of(directory: &Path, cell: &Cell) -> PathBuf {
+    directory.join("pictures").join(format!("{}.png", cell.key))
+}
+
+/// Where a cell's chosen sample lies.
+pub(super) fn sample_of(directory: &Path, cell: &Cell) -> PathBuf {
+    directory.join("samples").join(format!("{}.png", cell.key))
+}
+
+impl Experiment {
+    /// Truth, measurement and chains of the first images; the chosen chain of all where FID will want it.
+    pub(super) fn keep_pictures(
+        &self,
+        run: &Run,
+        outcome: &Outcome,
+        i: usize,
+        cell: &Cell,
+        directory: &Path,
+    ) -> Result<()> {
+        let &[c, h, w] = &run.config.task.shape[..] else { return Ok(()) };
+        if !is_image(&[c, h, w]) || cell.failure.is_some() {
+            return Ok(());
+        }
+        let (k, d) = (run.config.samples, c * h * w);
+        let chain = |row: usize| picture::image(&outcome.values[row * d..(row + 1) * d], [c, h, w]);
+        let mut shown = self.images.truths.numbers.iter().take(self.config.pictures);
+        if shown.any(|n| *n == run.numbers[i]) {
+            files::make_directory(&directory.join("pictures"), true)?;
+            let mut row = Vec::new();
+            if let Some(truth) = &run.truth {
+                row.push(picture::image(&to_f64(&truth.get(i)?)?, [c, h, w]));
+            }
+            row.extend(picture::measurement(&to_f64(&run.likelihood.y().get(i)?)?, &*run.operator));
+            row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
+            canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
+        }
+        if self.images() >= FEWEST_FOR_FID {
+            files::make_directory(&directory.join("samples"), true)?;
+            canvas::write(&sample_of(directory, cell), &chain(i * k + cell.chosen.unwrap_or(0)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Pictures in squares of one size: a smaller one is enlarged by a whole factor, a larger one made smaller.
+fn in_a_row(pictures: &[RgbImage], side: usize) -> RgbImage {
+    let square = side * (SIDE / side).max(1);
+    let mut canvas = Canvas::new(pictures.len() * (square + GAP) - GAP, square);
+    for (k, picture) in pictures.iter().enumerate() {
+        let largest = picture.width().max(picture.height()) as usize;
+        let small;
+        let picture = if largest > square {
+            let scaled = |s: u32| (s * square as u32 / largest as u32).max(1);
+            small = image::imageops::resize(
+                picture,
+                scaled(picture.width()),
+                scaled(picture.height()),
+                FilterType::Triangle,
+            );
+            &small
+        } else {
+            picture
+        };
+        let (w, h) = (picture.width() as usize, picture.height() as usize);
+        let zoom = (square / w.max(h)).max(1);
+        let at = (k * (square + GAP) + (square - w * zoom) / 2, (square - h * zoom) / 2);
+        canvas.paste(picture, at, zoom);
+    }
+    canvas.into_picture()
+}

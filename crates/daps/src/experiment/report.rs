@@ -1,0 +1,342 @@
+//! The report of an experiment: what to know first, all methods at a glance, a table for every task, drawings and pictures.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use super::cell::{COLUMNS, Cell, Column, named};
+use super::document::{Document, Piece};
+use super::figure::{Panel, panels};
+use super::statistics::{Average, average, paired};
+use super::write::FEWEST_FOR_FID;
+use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
+use crate::{assets, report::number, task};
+
+/// Columns that are compared with a baseline.
+const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
+/// Columns of a task's table, in order; those of success only where a measurement has several explanations.
+const SHOWN: [&str; 8] = ["psnr", "ssim", "lpips", "psnr_mean", "psnr_best", "error", "chi2", "diversity"];
+const SUCCESSES: [&str; 3] = ["success", "success_chains", "success_turned"];
+/// Columns drawn for all tasks.
+const DRAWN: [&str; 2] = ["psnr", "lpips"];
+
+/// The cells of a table by (task, method).
+pub(super) struct Groups<'a> {
+    pub experiment: &'a Experiment,
+    cells: HashMap<&'a str, HashMap<&'a str, Vec<&'a Cell>>>,
+}
+
+impl<'a> Groups<'a> {
+    fn new(experiment: &'a Experiment, cells: &'a [Cell]) -> Self {
+        let mut groups: HashMap<_, HashMap<_, Vec<&Cell>>> = HashMap::new();
+        for cell in cells {
+            groups.entry(cell.task.as_str()).or_default().entry(cell.method.as_str()).or_default().push(cell);
+        }
+        Self { experiment, cells: groups }
+    }
+
+    /// The cells of a pair.
+    pub fn get(&self, task: &str, method: &str) -> &[&'a Cell] {
+        self.cells.get(task).and_then(|t| t.get(method)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The mean of a column over a pair's images.
+    pub fn average(&self, task: &str, method: &str, of: impl Fn(&Cell) -> Option<f64>) -> Option<Average> {
+        average(self.get(task, method).iter().copied(), of)
+    }
+
+    /// What the paper reports.
+    fn paper(&self, task: &ExperimentTask, method: &MethodEntry, column: &str) -> Option<f64> {
+        let name = method.paper.as_ref()?;
+        self.experiment.paper.iter().find(|r| r.task == task.label && r.method == *name)?.get(column)
+    }
+}
+
+/// The report, and its drawings by file.
+pub(super) fn document(
+    experiment: &Experiment,
+    cells: &[Cell],
+    progressed: &Progressed,
+    fid: &HashMap<(String, String), f64>,
+    directory: &Path,
+) -> (Document, Vec<(String, String)>) {
+    let config = &experiment.config;
+    let groups = Groups::new(experiment, cells);
+    let mut pieces = vec![Piece::Paragraph(config.about.split_whitespace().collect::<Vec<_>>().join(" "))];
+    pieces.push(Piece::Paragraph(size(experiment, progressed)));
+    pieces.push(Piece::Heading("What to know first".into()));
+    pieces.push(Piece::List(notes(&groups, cells, progressed)));
+    if config.methods.len() > 1 && config.tasks.len() > 1 {
+        pieces.push(Piece::Heading("PSNR at a glance".into()));
+        pieces.push(glance(&groups));
+    }
+    let mut drawings = overview(&groups);
+    drawings.extend(curves::drawings(&groups));
+    if !drawings.is_empty() {
+        pieces.push(Piece::Heading("Drawings".into()));
+        pieces.extend(drawings.iter().map(|(file, svg)| Piece::Drawing(file.clone(), svg.clone())));
+    }
+    for task in config.tasks() {
+        let own = |m: &&MethodEntry| !groups.get(&task.label, &m.label).is_empty();
+        let methods: Vec<&MethodEntry> = config.methods.iter().filter(own).collect();
+        if methods.is_empty() {
+            continue;
+        }
+        pieces.push(Piece::Heading(match task.label == task.operator {
+            true => capital(task::title(&task.operator)),
+            false => capital(&task.label),
+        }));
+        pieces.push(one_task(&groups, task, &methods, fid));
+        pieces.extend(differences(&groups, task, &methods));
+        pieces.extend(rows_of_pictures(&groups, task, &methods, directory));
+    }
+    (Document { title: config.title.clone(), pieces }, drawings)
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn size(experiment: &Experiment, progressed: &Progressed) -> String {
+    let (config, prior) = (&experiment.config, &experiment.prior);
+    let name = ["name", "file", "kind"].iter().find_map(|k| prior.get(*k)?.as_str()).unwrap_or_default();
+    format!(
+        "{} of {} cells ({} methods x {} tasks x {} images x {} {}, unfit pairs left out); prior: {}; images: {}, number {} to {}.",
+        progressed.done,
+        progressed.cells,
+        config.methods.len(),
+        config.tasks.len(),
+        experiment.images(),
+        config.seeds.len(),
+        if config.seeds.len() == 1 { "seed" } else { "seeds" },
+        name.rsplit('/').next().unwrap_or(name),
+        config.data.source.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
+        experiment.images.truths.names.first().map_or("", String::as_str),
+        experiment.images.truths.names.last().map_or("", String::as_str),
+    )
+}
+
+/// Incompleteness, unfit pairs, failures, and how to read the numbers.
+fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String> {
+    let experiment = groups.experiment;
+    let mut lines = Vec::new();
+    if progressed.done < progressed.cells {
+        lines.push(format!(
+            "The table is not finished: {} cells are missing; the same command goes on.",
+            progressed.cells - progressed.done
+        ));
+    }
+    lines.extend(experiment.notes.iter().map(|n| format!("{n}.")));
+    lines.extend(progressed.unfit.iter().map(|u| format!("Left out, does not fit: {u}.")));
+    let mut failures: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
+    for cell in cells {
+        if let Some(failure) = &cell.failure {
+            *failures.entry((&cell.method, &cell.task, failure)).or_default() += 1;
+        }
+    }
+    let failed = |((m, t, f), n): (&(&str, &str, &str), &usize)| {
+        format!("{m} on {t}: {n} cells have no result ({f}).")
+    };
+    lines.extend(failures.iter().map(failed));
+    let diverged: usize = cells.iter().filter(|c| c.failure.is_none()).map(|c| c.diverged).sum();
+    if diverged > 0 {
+        lines.push(format!("{diverged} chains diverged in cells that have others; numbers leave them out."));
+    }
+    if cells.iter().all(|c| c.lpips.is_none()) {
+        let hint = assets::hint("lpips-vgg16.safetensors");
+        lines.push(format!(
+            "No LPIPS: it needs colour images and weights, fetched by `{hint}` before the cells are run."
+        ));
+    }
+    if experiment.images() < FEWEST_FOR_FID {
+        lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} images."));
+    }
+    lines.push("± is the standard error over images; seeds of one image are averaged first.".into());
+    lines.push(
+        "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was chosen \
+         without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
+         E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples)."
+            .into(),
+    );
+    if !experiment.paper.is_empty() {
+        lines.push(
+            "The paper's figures are of FFHQ at 256x256 with its own network: compare how methods rank, not the numbers. \
+             Its phase retrieval takes the best of four chains by the truth."
+                .into(),
+        );
+    }
+    lines
+}
+
+/// "27.10 ± 0.30".
+fn with_error(value: Option<Average>, digits: usize) -> String {
+    match value {
+        None => "–".into(),
+        Some(Average { mean, error: None, .. }) => number(Some(mean), digits),
+        Some(Average { mean, error: Some(error), .. }) => format!("{mean:.digits$} ± {error:.digits$}"),
+    }
+}
+
+/// Methods by tasks, the best of a task in bold.
+fn glance(groups: &Groups) -> Piece {
+    let config = &groups.experiment.config;
+    let tasks: Vec<&ExperimentTask> = config.tasks().collect();
+    let value = |t: &ExperimentTask, m: &MethodEntry| groups.average(&t.label, &m.label, |c| c.psnr);
+    let best: Vec<f64> = tasks
+        .iter()
+        .map(|t| {
+            config
+                .methods
+                .iter()
+                .filter_map(|m| value(t, m))
+                .map(|a| a.mean)
+                .fold(f64::NEG_INFINITY, f64::max)
+        })
+        .collect();
+    let cell = |(t, best): (&&ExperimentTask, &f64), m: &MethodEntry| match value(t, m) {
+        Some(a) if a.mean == *best => format!("**{:.2}**", a.mean),
+        a => number(a.map(|a| a.mean), 2),
+    };
+    let row = |m: &MethodEntry| {
+        let cells = tasks.iter().zip(&best).map(|pair| cell(pair, m));
+        std::iter::once(m.label.clone()).chain(cells).collect()
+    };
+    let head = std::iter::once(String::new()).chain(tasks.iter().map(|t| t.label.replace('_', " ")));
+    Piece::Table(head.collect(), config.methods.iter().map(row).collect())
+}
+
+/// The numbers of a task; columns that nobody has are left out.
+fn one_task(
+    groups: &Groups,
+    task: &ExperimentTask,
+    methods: &[&MethodEntry],
+    fid: &HashMap<(String, String), f64>,
+) -> Piece {
+    let mut columns: Vec<(String, Vec<String>)> = Vec::new();
+    let mut add = |title: &str, cells: Vec<String>| {
+        if cells.iter().any(|c| c != "–") {
+            columns.push((title.to_owned(), cells));
+        }
+    };
+    let several = methods.iter().flat_map(|m| groups.get(&task.label, &m.label)).any(|c| c.samples > 1);
+    let wanted = |name: &&str| match *name {
+        "psnr_mean" => several,
+        "psnr_best" => several && task::is_ambiguous(&task.operator),
+        name if SUCCESSES.contains(&name) => task::is_ambiguous(&task.operator),
+        _ => true,
+    };
+    for column in SHOWN.iter().chain(&SUCCESSES).filter(|n| wanted(n)).filter_map(|n| named(n)) {
+        let own =
+            |m: &&MethodEntry| with_error(groups.average(&task.label, &m.label, column.of), column.digits);
+        add(column.title, methods.iter().map(own).collect());
+        let paper = |m: &&MethodEntry| number(groups.paper(task, m, column.name), column.digits);
+        add("paper", methods.iter().map(paper).collect());
+    }
+    let own = |m: &&MethodEntry| number(fid.get(&(task.label.clone(), m.label.clone())).copied(), 1);
+    add("FID", methods.iter().map(own).collect());
+    if !fid.is_empty() {
+        add("paper", methods.iter().map(|m| number(groups.paper(task, m, "fid"), 1)).collect());
+    }
+    let calls = |m: &&MethodEntry| {
+        number(groups.average(&task.label, &m.label, |c| c.nfe.map(|n| n as f64)).map(|a| a.mean), 0)
+    };
+    add("denoiser calls", methods.iter().map(calls).collect());
+    let seconds = |m: &&MethodEntry| {
+        number(groups.average(&task.label, &m.label, |c| Some(c.seconds)).map(|a| a.mean), 2)
+    };
+    add("seconds a sample", methods.iter().map(seconds).collect());
+    let head = std::iter::once(String::new()).chain(columns.iter().map(|c| c.0.clone())).collect();
+    let row = |(i, m): (usize, &&MethodEntry)| {
+        std::iter::once(m.label.clone()).chain(columns.iter().map(|c| c.1[i].clone())).collect()
+    };
+    Piece::Table(head, methods.iter().enumerate().map(row).collect())
+}
+
+/// Every method minus the baseline, image by image.
+fn differences(groups: &Groups, task: &ExperimentTask, methods: &[&MethodEntry]) -> Vec<Piece> {
+    let Some(baseline) = &groups.experiment.config.baseline else { return vec![] };
+    let base = groups.get(&task.label, baseline);
+    let columns: Vec<&Column> = COLUMNS.iter().filter(|c| COMPARED.contains(&c.name)).collect();
+    let signed = |a: Option<Average>, digits: usize| match a {
+        Some(Average { mean, error: Some(e), .. }) => format!("{mean:+.digits$} ± {e:.digits$}"),
+        Some(Average { mean, .. }) => format!("{mean:+.digits$}"),
+        None => "–".into(),
+    };
+    let others = methods.iter().filter(|m| m.label != *baseline);
+    let rows: Vec<Vec<String>> = others
+        .map(|m| {
+            let own = groups.get(&task.label, &m.label);
+            let cells = columns.iter().map(|c| signed(paired(own, base, c.of), c.digits));
+            std::iter::once(m.label.clone()).chain(cells).collect()
+        })
+        .filter(|row: &Vec<String>| row[1..].iter().any(|c| c != "–"))
+        .collect();
+    if rows.is_empty() {
+        return vec![];
+    }
+    let head = std::iter::once(format!("minus {baseline}, paired by image"));
+    let head = head.chain(columns.iter().map(|c| c.title.to_owned())).collect();
+    vec![Piece::Table(head, rows)]
+}
+
+/// All methods on all tasks, as dots.
+fn overview(groups: &Groups) -> Vec<(String, String)> {
+    let config = &groups.experiment.config;
+    if config.methods.len() < 2 {
+        return vec![];
+    }
+    let rows: Vec<&str> = config.methods.iter().map(|m| m.label.as_str()).collect();
+    let draw = |column: &Column| {
+        let panel = |t: &ExperimentTask| {
+            let dot = |(i, m): (usize, &MethodEntry)| {
+                let a = groups.average(&t.label, &m.label, column.of)?;
+                Some((i, a.mean, a.error, groups.paper(t, m, column.name)))
+            };
+            Panel {
+                title: t.label.replace('_', " "),
+                dots: config.methods.iter().enumerate().filter_map(dot).collect(),
+            }
+        };
+        let all: Vec<Panel> = config.tasks().map(panel).collect();
+        let paper = all.iter().flat_map(|p| &p.dots).any(|d| d.3.is_some());
+        let hint = if paper { "; diamonds: the paper's figures" } else { "" };
+        let svg =
+            panels(&format!("{}, mean and standard error over images{hint}", column.title), &rows, &all)?;
+        Some((format!("plots/all-{}.svg", column.name), svg))
+    };
+    DRAWN.iter().filter_map(|n| named(n)).filter_map(draw).collect()
+}
+
+/// Truth, measurement and chains of the first images, method by method.
+fn rows_of_pictures(
+    groups: &Groups,
+    task: &ExperimentTask,
+    methods: &[&MethodEntry],
+    directory: &Path,
+) -> Vec<Piece> {
+    let experiment = groups.experiment;
+    let mut pieces = Vec::new();
+    for image in experiment.images.truths.names.iter().take(experiment.config.pictures) {
+        for method in methods {
+            let shown = |c: &&&Cell| c.image == *image && pictures::row_of(directory, c).exists();
+            for cell in groups.get(&task.label, &method.label).iter().filter(shown) {
+                let seed = if experiment.config.seeds.len() > 1 {
+                    format!(", seed {}", cell.seed)
+                } else {
+                    String::new()
+                };
+                let list = |values: &[Option<f64>], digits| {
+                    values.iter().map(|v| number(*v, digits)).collect::<Vec<_>>().join(", ")
+                };
+                let caption = format!(
+                    "{}: truth {image}{seed}, measurement, samples of {} dB (measurement error {})",
+                    method.label,
+                    list(&cell.chains.psnr, 1),
+                    list(&cell.chains.error, 4)
+                );
+                pieces.push(Piece::Picture(caption, format!("pictures/{}.png", cell.key)));
+            }
+        }
+    }
+    pieces
+}

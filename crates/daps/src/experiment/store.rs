@@ -1,0 +1,93 @@
+//! The finished cells of an experiment on disk: lines that are only ever appended, so that a kill loses none of them.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::cell::Cell;
+use crate::{Error, Result, files};
+
+/// Finished cells by key.
+pub(crate) struct Store {
+    path: PathBuf,
+    file: File,
+    cells: HashMap<String, Cell>,
+}
+
+impl Store {
+    /// Opens the cells of a directory, alone: a second process is refused. A line that a kill cut off is dropped.
+    pub fn open(directory: &Path) -> Result<Self> {
+        files::make_directory(directory, true)?;
+        let path = directory.join("cells.jsonl");
+        let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
+        let mut file = file.map_err(Error::file(&path, "cannot open"))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::content(directory, "another process works in this directory"));
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::file(&path, "cannot lock")(error)),
+            Ok(()) => {}
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(Error::file(&path, "cannot read"))?;
+        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(Error::file(&path, "cannot mend"))?;
+            file.seek(SeekFrom::End(0)).map_err(Error::file(&path, "cannot mend"))?;
+        }
+        let mut cells = HashMap::new();
+        for (i, line) in String::from_utf8_lossy(&text[..whole]).lines().enumerate() {
+            let cell: Cell = serde_json::from_str(line)
+                .map_err(|e| Error::content(&path, format!("line {} is damaged: {e}", i + 1)))?;
+            cells.insert(cell.key.clone(), cell);
+        }
+        Ok(Self { path, file, cells })
+    }
+
+    /// The cell of a key.
+    pub fn get(&self, key: &str) -> Option<&Cell> {
+        self.cells.get(key)
+    }
+
+    /// Writes finished cells down, in one go.
+    pub fn append(&mut self, cells: Vec<Cell>) -> Result<()> {
+        let mut text = String::new();
+        for cell in &cells {
+            text += &serde_json::to_string(cell).map_err(|e| Error::content(&self.path, e))?;
+            text.push('\n');
+        }
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(Error::file(&self.path, "cannot write"))?;
+        self.cells.extend(cells.into_iter().map(|c| (c.key.clone(), c)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(key: &str) -> Cell {
+        Cell { key: key.into(), psnr: Some(0.1 + 0.2), seconds: 1.5, ..Cell::default() }
+    }
+
+    #[test]
+    fn cells_come_back_and_a_torn_line_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
+        store.append(vec![cell("a"), cell("b")]).unwrap();
+        assert!(Store::open(dir.path()).err().unwrap().to_string().contains("another process"));
+        drop(store);
+        let path = dir.path().join("cells.jsonl");
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&whole[..], b"{\"key\": \"c\", \"me"].concat()).unwrap();
+        let mut store = Store::open(dir.path()).unwrap();
+        assert_eq!((store.get("a"), store.get("c")), (Some(&cell("a")), None));
+        store.append(vec![cell("d")]).unwrap();
+        drop(store);
+        assert_eq!(Store::open(dir.path()).unwrap().cells.len(), 3);
+        std::fs::write(&path, "nonsense\n").unwrap();
+        assert!(Store::open(dir.path()).err().unwrap().to_string().contains("line 1 is damaged"));
+    }
+}

@@ -1,0 +1,138 @@
+//! What an experiment leaves beside its cells: tables that are the same for any way of getting there, and the report.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use daps_metrics::fid::frechet_distance;
+use daps_metrics::inception::{FEATURES, Inception};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::cell::{COLUMNS, Cell};
+use super::{Experiment, Progressed, data, pictures, report};
+use crate::{Error, Result, assets, files, load};
+
+/// FID of fewer images says nothing.
+pub(super) const FEWEST_FOR_FID: usize = 100;
+
+/// Writes everything; cells are in the table's order.
+pub(super) fn all(
+    experiment: &Experiment,
+    cells: &[Cell],
+    progressed: &Progressed,
+    directory: &Path,
+) -> Result<()> {
+    let text = toml::to_string(&experiment.config).map_err(|e| Error::content(directory, e))?;
+    files::write(&directory.join("config.toml"), text.as_bytes())?;
+    files::write(&directory.join("results.csv"), results(cells).as_bytes())?;
+    files::write(&directory.join("timings.csv"), timings(cells).as_bytes())?;
+    files::write(&directory.join("results.json"), json_of(cells, directory)?.as_bytes())?;
+    let fid = fid(experiment, cells, directory)?;
+    let (document, drawings) = report::document(experiment, cells, progressed, &fid, directory);
+    if !drawings.is_empty() {
+        files::make_directory(&directory.join("plots"), true)?;
+    }
+    for (file, svg) in &drawings {
+        files::write(&directory.join(file), svg.as_bytes())?;
+    }
+    files::write(&directory.join("report.md"), document.markdown().as_bytes())?;
+    files::write(&directory.join("report.html"), document.html(directory)?.as_bytes())
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn place(cell: &Cell) -> String {
+    format!("{},{},{},{}", quoted(&cell.method), quoted(&cell.task), quoted(&cell.image), cell.seed)
+}
+
+/// One line a cell; no timings, so that a table that was killed and resumed is the same to the byte.
+fn results(cells: &[Cell]) -> String {
+    let heads: Vec<&str> = COLUMNS.iter().map(|c| c.name).collect();
+    let mut text = format!("method,task,image,seed,samples,diverged,{},failure\n", heads.join(","));
+    for cell in cells {
+        let number = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
+        let numbers: Vec<String> = COLUMNS.iter().map(|c| number((c.of)(cell))).collect();
+        let failure = quoted(cell.failure.as_deref().unwrap_or_default());
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{failure}",
+            place(cell),
+            cell.samples,
+            cell.diverged,
+            numbers.join(",")
+        );
+    }
+    text
+}
+
+/// Seconds of a chain, by cell.
+fn timings(cells: &[Cell]) -> String {
+    let mut text = String::from("method,task,image,seed,seconds_per_sample\n");
+    for cell in cells {
+        let _ = writeln!(text, "{},{:.4}", place(cell), cell.seconds);
+    }
+    text
+}
+
+/// The cells with every chain and level, without timings.
+fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
+    let cell = |c: &Cell| -> Result<Value> {
+        let mut value = serde_json::to_value(c).map_err(|e| Error::content(directory, e))?;
+        if let Some(map) = value.as_object_mut() {
+            map.remove("seconds");
+        }
+        Ok(value)
+    };
+    let cells = cells.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    let text = serde_json::to_string(&json!({ "version": env!("CARGO_PKG_VERSION"), "cells": cells }));
+    Ok(text.map_err(|e| Error::content(directory, e))? + "\n")
+}
+
+/// FID by (task, method), where all images of the first seed are there, they are at least 100, and so are the weights. What was
+/// computed once is kept in `fid.json`.
+fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<HashMap<(String, String), f64>> {
+    let mut found = HashMap::new();
+    let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.denoiser.shape()[0] == 3 {
+        true => assets::load("inception.safetensors")?,
+        false => None,
+    };
+    let Some(weights) = weights else { return Ok(found) };
+    let network = Inception::new(&weights)?;
+    let path = directory.join("fid.json");
+    let mut known: BTreeMap<String, f64> =
+        files::read_text(&path).ok().and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
+    let truth = network.features(&experiment.images.truths.values.clamp(-1.0, 1.0)?)?;
+    let mut groups: BTreeMap<(String, String), Vec<&Cell>> = BTreeMap::new();
+    for cell in cells.iter().filter(|c| c.seed == experiment.config.seeds[0] && c.failure.is_none()) {
+        groups.entry((cell.task.clone(), cell.method.clone())).or_default().push(cell);
+    }
+    for (pair, cells) in groups.into_iter().filter(|(_, cells)| cells.len() == experiment.images()) {
+        let keys: String = cells.iter().map(|c| c.key.as_str()).collect();
+        let digest = data::hex(&Sha256::digest(keys));
+        if !known.contains_key(&digest) {
+            let shape = experiment.model.denoiser.shape();
+            let mut values = Vec::new();
+            for cell in &cells {
+                let file = pictures::sample_of(directory, cell);
+                let bytes = std::fs::read(&file).map_err(Error::file(&file, "cannot read"))?;
+                values.extend(load::decode(&file, &bytes, shape, false)?.0);
+            }
+            let images =
+                Tensor::from_vec(values, daps_core::real::batched(cells.len(), shape), &Device::Cpu)?;
+            let value = frechet_distance(&network.features(&images)?, &truth, FEATURES)?;
+            known.insert(digest.clone(), value);
+            let text = serde_json::to_string(&known).map_err(|e| Error::content(&path, e))?;
+            files::write(&path, text.as_bytes())?;
+        }
+        found.insert(pair, known[&digest]);
+    }
+    Ok(found)
+}

@@ -1,0 +1,267 @@
+//! Search for a method's free parameters on a few images, task by task: random, or by successive halving.
+//!
+//! A trial is a method of an experiment and its cells are that experiment's cells, so a search that was killed goes on where it
+//! was. Trial 0 has the defaults; the others are drawn from the declared ranges. Halving gives every trial one image, the better
+//! half of them a second one, and so on until the last have all images.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use daps_core::{Address, Noise, Purpose, Row};
+use daps_methods::Parameter;
+use daps_methods::registry::{self, METHODS};
+use serde::Serialize;
+use toml::Table;
+
+use crate::experiment::{Block, Cell, Experiment, ExperimentConfig, MethodEntry, Store, Tuned};
+use crate::progress::Progress;
+use crate::{Error, Result, files};
+
+/// How trials are given images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Every trial sees all images.
+    Random,
+    /// The better half goes on.
+    Halving,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// The largest PSNR.
+    Psnr,
+    /// The largest SSIM.
+    Ssim,
+    /// The smallest LPIPS.
+    Lpips,
+}
+
+impl Metric {
+    /// Larger is better.
+    fn score(self, cell: &Cell) -> Option<f64> {
+        match self {
+            Self::Psnr => cell.psnr,
+            Self::Ssim => cell.ssim,
+            Self::Lpips => cell.lpips.map(|v| -v),
+        }
+    }
+
+    /// As a table shows it.
+    fn shown(self, score: f64) -> f64 {
+        if self == Self::Lpips { -score } else { score }
+    }
+}
+
+/// A search.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Trials of a method that has free parameters, the defaults among them.
+    pub trials: usize,
+    /// How they are given images.
+    pub strategy: Strategy,
+    /// What is looked for.
+    pub metric: Metric,
+    /// Seed of the trials' parameters.
+    pub seed: u64,
+}
+
+/// What was found for a task.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The task's label.
+    pub task: String,
+    /// Why nothing was: the method does not fit.
+    pub refusal: Option<String>,
+    /// The best trial.
+    pub trial: usize,
+    /// Its parameters.
+    pub parameters: BTreeMap<String, f64>,
+    /// Its mean of the metric.
+    pub score: Option<f64>,
+    /// That of the defaults on the same images, where they came as far.
+    pub default_score: Option<f64>,
+}
+
+/// Three digits are as many as a search can tell apart.
+fn rounded(v: f64) -> f64 {
+    format!("{v:.2e}").parse().unwrap_or(v)
+}
+
+/// One trial's parameters.
+fn draw(parameters: &[Parameter], trial: usize, seed: u64) -> Vec<f64> {
+    let row = |p: usize| Row { measurement: trial as u64, chain: p as u64 };
+    let noise = Noise::new(seed, (0..parameters.len()).map(row).collect());
+    let fractions = noise.uniform(Address::new(0, Purpose::Instance, 0));
+    let value = |(p, u): (&Parameter, f64)| if trial == 0 { p.default } else { rounded(p.at(u)) };
+    parameters.iter().zip(fractions).map(value).collect()
+}
+
+/// Trials still in the race, best first, with their scores.
+type Race = Vec<(usize, Option<f64>)>;
+
+impl Search {
+    /// Searches for the parameters of the one method of `config` on its tasks and images; the directory gets the cells, all
+    /// trials (`trials.csv`) and the best settings (`METHOD.toml`). Nothing if it was asked to stop.
+    pub fn run(
+        &self,
+        config: ExperimentConfig,
+        base: &Path,
+        directory: &Path,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Vec<Found>>> {
+        let [method] = &config.methods[..] else {
+            return Err(Error::Config("tune: expected one method".into()));
+        };
+        let entry = METHODS.iter().find(|m| m.name == method.name);
+        let known = METHODS.iter().map(|m| m.name);
+        let entry = entry.ok_or_else(|| daps_core::Error::unknown("method", &method.name, known))?;
+        if self.trials == 0 {
+            return Err(Error::Config("trials: expected at least 1, got 0".into()));
+        }
+        let trials = if entry.parameters.is_empty() { 1 } else { self.trials };
+        let drawn: Vec<Vec<f64>> = (0..trials).map(|t| draw(entry.parameters, t, self.seed)).collect();
+        let method = method.clone();
+        let trial = |(t, values): (usize, &Vec<f64>)| {
+            let mut one = MethodEntry { label: format!("trial-{t:03}"), ..method.clone() };
+            entry.parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
+            one
+        };
+        let methods: Vec<MethodEntry> = drawn.iter().enumerate().map(trial).collect();
+        let config = ExperimentConfig { methods, baseline: None, plots: vec![], pictures: 0, ..config };
+        let experiment = Experiment::open(config, base)?;
+        let pairs = experiment.pairs()?;
+        let blocks = experiment.blocks(&pairs)?;
+        let mut store = Store::open(directory)?;
+        let mut found = Vec::new();
+        let mut log = format!(
+            "task,trial,{}images,score\n",
+            entry.parameters.iter().map(|p| format!("{},", p.name)).collect::<String>()
+        );
+        for task in experiment.config().tasks() {
+            let own: Vec<&Block> = blocks.iter().filter(|b| b.pair.task.label == task.label).collect();
+            let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(|p| p.refusal.clone());
+            if refusal.is_some() {
+                found.push(Found {
+                    task: task.label.clone(),
+                    refusal,
+                    trial: 0,
+                    parameters: BTreeMap::new(),
+                    score: None,
+                    default_score: None,
+                });
+                continue;
+            }
+            let mut race: Race = (0..trials).map(|t| (t, None)).collect();
+            for images in self.rungs(experiment.images(), trials) {
+                let running: Vec<(&Block, usize)> = own
+                    .iter()
+                    .filter(|b| race.iter().any(|(t, _)| b.pair.method.label == format!("trial-{t:03}")))
+                    .map(|b| (*b, images))
+                    .collect();
+                if !experiment.fill(&running, &mut store, directory, progress)? {
+                    return Ok(None);
+                }
+                race = self.ranked(&race, &running, &store, images);
+                for (t, score) in &race {
+                    let values: String = drawn[*t].iter().map(|v| format!("{v},")).collect();
+                    let score = score.map(|s| self.metric.shown(s).to_string()).unwrap_or_default();
+                    let _ = writeln!(log, "{},{t},{values}{images},{score}", task.label);
+                }
+                if images < experiment.images() {
+                    race.truncate(race.len().div_ceil(2));
+                }
+            }
+            let (best, score) = race[0];
+            let names = entry.parameters.iter().map(|p| p.name.to_owned());
+            let default = race.iter().find(|(t, _)| *t == 0).and_then(|(_, s)| *s);
+            found.push(Found {
+                task: task.label.clone(),
+                refusal: None,
+                trial: best,
+                parameters: names.zip(drawn[best].iter().copied()).collect(),
+                score: score.map(|s| self.metric.shown(s)),
+                default_score: default.map(|s| self.metric.shown(s)),
+            });
+        }
+        files::write(&directory.join("trials.csv"), log.as_bytes())?;
+        self.write(&experiment, &method.name, &found, directory)?;
+        Ok(Some(found))
+    }
+
+    /// How many images a trial has seen after each round.
+    fn rungs(&self, images: usize, trials: usize) -> Vec<usize> {
+        let mut rungs: Vec<usize> = match self.strategy {
+            Strategy::Halving if trials > 1 => {
+                std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n < images).collect()
+            }
+            _ => vec![],
+        };
+        rungs.push(images);
+        rungs
+    }
+
+    /// The trials with their scores, best first; one that has failed cells is last, ties go to the earlier trial.
+    fn ranked(&self, race: &Race, running: &[(&Block, usize)], store: &Store, images: usize) -> Race {
+        let score = |t: usize| {
+            let label = format!("trial-{t:03}");
+            let own = running.iter().filter(|(b, _)| b.pair.method.label == label);
+            let keys = own.flat_map(|(b, n)| &b.keys[..*n]);
+            let scores: Option<Vec<f64>> = keys.map(|k| self.metric.score(store.get(k)?)).collect();
+            scores.filter(|s| !s.is_empty() && images > 0).map(|s| s.iter().sum::<f64>() / s.len() as f64)
+        };
+        let mut ranked: Race = race.iter().map(|(t, _)| (*t, score(*t))).collect();
+        let value = |s: Option<f64>| s.unwrap_or(f64::NEG_INFINITY);
+        ranked.sort_by(|a, b| value(b.1).total_cmp(&value(a.1)).then(a.0.cmp(&b.0)));
+        ranked
+    }
+
+    /// The best settings of every task, spelled out.
+    fn write(&self, experiment: &Experiment, name: &str, found: &[Found], directory: &Path) -> Result<()> {
+        let config = experiment.config();
+        let mut tasks: BTreeMap<String, Table> = BTreeMap::new();
+        for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
+            let settings = &config.methods[found.trial].settings;
+            tasks.insert(task.operator.clone(), registry::resolve(name, settings, &task.operator)?);
+        }
+        let tuned = Tuned { name: name.to_owned(), tasks };
+        let text = toml::to_string(&tuned).map_err(|e| Error::content(directory, e))?;
+        let (trials, images) = (config.methods.len(), experiment.images());
+        let head = format!(
+            "# Settings of {name} by task: the best of {trials} trials by {:?} on {images} images, found by daps tune.\n",
+            self.metric
+        );
+        files::write(&directory.join(format!("{name}.toml")), (head + &text).as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trials_start_at_the_defaults_and_stay_in_range() {
+        let entry = METHODS.iter().find(|m| m.name == "pnp_dm").unwrap();
+        let defaults: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
+        assert_eq!(draw(entry.parameters, 0, 5), defaults);
+        for trial in 1..50 {
+            let values = draw(entry.parameters, trial, 5);
+            assert_eq!(values, draw(entry.parameters, trial, 5));
+            for (p, v) in entry.parameters.iter().zip(&values) {
+                assert!((p.range.0 * 0.99..=p.range.1 * 1.01).contains(v), "{}: {v}", p.name);
+            }
+        }
+        assert_ne!(draw(entry.parameters, 1, 5), draw(entry.parameters, 2, 5));
+        assert_ne!(draw(entry.parameters, 1, 5), draw(entry.parameters, 1, 6));
+    }
+
+    #[test]
+    fn halving_doubles_the_images() {
+        let search = |strategy| Search { trials: 8, strategy, metric: Metric::Psnr, seed: 0 };
+        assert_eq!(search(Strategy::Halving).rungs(4, 8), [1, 2, 4]);
+        assert_eq!(search(Strategy::Halving).rungs(5, 8), [1, 2, 4, 5]);
+        assert_eq!(search(Strategy::Halving).rungs(4, 1), [4]);
+        assert_eq!(search(Strategy::Random).rungs(4, 8), [4]);
+    }
+}

@@ -1,0 +1,54 @@
+//! The experiments that are shipped: every file can be read, every pair of method and task fits or is refused with a reason.
+
+use std::path::{Path, PathBuf};
+
+use daps::experiment::{Experiment, ExperimentConfig, PriorConfig};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
+}
+
+fn shipped() -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder()).unwrap().map(|e| e.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|p| p.extension().is_some_and(|e| e == "toml") && !p.ends_with("paper.toml")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
+    let files = shipped();
+    assert!(files.len() >= 13, "{files:?}");
+    for file in files {
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        let mut config = ExperimentConfig::read(&file).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(config.name, name);
+        assert!(config.hours > 0.0 && !config.about.is_empty(), "{name}");
+        assert!(
+            matches!(&config.prior, PriorConfig::Name(n) if n == "faces"),
+            "{name}: one line names the prior"
+        );
+        // A prior in closed form with the bundled one's shape, so that no weights are needed.
+        config.prior = PriorConfig::Table("kind = 'gaussian'\nstd = 0.5".parse().unwrap());
+        config.shape = vec![3, 64, 64];
+        config.data.source = "bundled".into();
+        (config.data.held_out, config.data.skip, config.data.images) = (None, 0, 1);
+        config.seeds.truncate(1);
+        let experiment = Experiment::open(config, &folder()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let fits = experiment.fits().unwrap_or_else(|e| panic!("{name}: {e}"));
+        for (method, task, refusal) in &fits {
+            assert!(refusal.iter().all(|r| r.contains(" needs ")), "{name}, {method} on {task}: {refusal:?}");
+        }
+        for method in &experiment.config().methods {
+            let fitting =
+                fits.iter().filter(|(m, _, refusal)| *m == method.label && refusal.is_none()).count();
+            assert!(fitting > 0, "{name}: {} fits no task", method.label);
+            // Whoever is beside the paper's figures is there under a name that the paper has.
+            if let Some(paper) = &method.paper {
+                let text = std::fs::read_to_string(folder().join("paper.toml")).unwrap();
+                assert!(text.contains(&format!("method = \"{paper}\"")), "{name}: {paper}");
+            }
+        }
+    }
+}
