@@ -103,6 +103,7 @@ impl Args {
             samples: self.samples,
             batch: self.batch,
             pictures: 0,
+            half_turns: false,
             levels: false,
             baseline: None,
             paper: None,

@@ -28,6 +28,7 @@ seeds = [0, 7]
 samples = 2
 batch = 4
 pictures = 1
+half_turns = true
 levels = true
 baseline = "daps"
 paper = "paper.toml"
@@ -180,6 +181,7 @@ fn the_report_says_what_was_found_and_what_was_left_out() {
         "plots/2-phase.svg",
         "plots/all-psnr.svg",
         "pictures/",
+        "phase: 2 pictures whose measurements differ by at most",
     ] {
         assert!(report.contains(part), "{part} in {report}");
     }

@@ -38,6 +38,9 @@ pub struct ExperimentConfig {
     /// Of how many images pictures are kept.
     #[serde(default)]
     pub pictures: usize,
+    /// Whether to show the pictures that Fourier magnitudes cannot tell from the first image: its channels, turned or not.
+    #[serde(default)]
+    pub half_turns: bool,
     /// Whether the quality along the levels is kept.
     #[serde(default)]
     pub levels: bool,

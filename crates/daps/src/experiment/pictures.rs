@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use daps_core::real::to_f64;
+use candle_core::DType;
+use daps_core::real::{from_f64, to_f64};
 use image::RgbImage;
 use image::imageops::FilterType;
 
@@ -12,7 +13,7 @@ use super::write::FEWEST_FOR_FID;
 use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
 use crate::summary::Outcome;
-use crate::{Result, Run, files};
+use crate::{Result, Run, files, task};
 
 /// Chains of a cell that are shown.
 const MOST_CHAINS: usize = 8;
@@ -63,6 +64,42 @@ impl Experiment {
         }
         Ok(())
     }
+}
+
+/// For every task whose measurement is blind to half turns: the first image with each of its channels turned or not, in a file,
+/// and a caption that says how far their measurements differ.
+pub(super) fn half_turns(experiment: &Experiment, directory: &Path) -> Result<Vec<(String, String)>> {
+    let mut all = Vec::new();
+    let pairs = if experiment.config.half_turns { experiment.pairs()? } else { vec![] };
+    for (k, task) in experiment.config.tasks().enumerate().filter(|(_, t)| task::is_ambiguous(&t.operator)) {
+        let pair = pairs.iter().find(|p| p.task.label == task.label && p.refusal.is_none());
+        let Some(run) = pair.map(|p| experiment.run(p, experiment.config.seeds[0], &[0])).transpose()? else {
+            continue;
+        };
+        let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { continue };
+        let truth = to_f64(truth)?;
+        let turned = |mask: usize| {
+            let plane = |(i, plane): (usize, &[f64])| match mask >> i & 1 {
+                1 => plane.iter().rev().copied().collect::<Vec<_>>(),
+                _ => plane.to_vec(),
+            };
+            truth.chunks(h * w).enumerate().flat_map(plane).collect::<Vec<f64>>()
+        };
+        let variants: Vec<Vec<f64>> = (0..1 << c).map(turned).collect();
+        let batch = from_f64(variants.concat(), &[variants.len(), c, h, w], DType::F64)?;
+        let y = to_f64(&run.operator.apply(&batch)?)?;
+        let m = y.len() / variants.len();
+        let apart = y.iter().enumerate().map(|(i, v)| (v - y[i % m]).abs()).fold(0.0, f64::max);
+        let images: Vec<RgbImage> = variants.iter().map(|v| picture::image(v, [c, h, w])).collect();
+        files::make_directory(&directory.join("pictures"), true)?;
+        let file = format!("pictures/half-turns-{k}.png");
+        canvas::write(&directory.join(&file), &in_a_row(&images, h.max(w)))?;
+        let n = variants.len();
+        let caption =
+            format!("{}: {n} pictures whose measurements differ by at most {apart:.0e}", task.label);
+        all.push((caption, file));
+    }
+    Ok(all)
 }
 
 /// Pictures in squares of one size: a smaller one is enlarged by a whole factor, a larger one made smaller.

@@ -142,16 +142,21 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
     if diverged > 0 {
         lines.push(format!("{diverged} chains diverged in cells that have others; numbers leave them out."));
     }
-    if cells.iter().all(|c| c.lpips.is_none()) {
+    let blind = cells.iter().filter(|c| c.failure.is_none() && c.lpips.is_none()).count();
+    if blind > 0 {
         let hint = assets::hint("lpips-vgg16.safetensors");
         lines.push(format!(
-            "No LPIPS: it needs colour images and weights, fetched by `{hint}` before the cells are run."
+            "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
         ));
     }
     if experiment.images() < FEWEST_FOR_FID {
         lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} images."));
     }
-    lines.push("± is the standard error over images; seeds of one image are averaged first.".into());
+    lines.push(
+        "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all \
+         images have a result. Seconds are wall-clock, as this machine was when the cell ran."
+            .into(),
+    );
     lines.push(
         "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was chosen \
          without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
@@ -226,8 +231,12 @@ fn one_task(
         _ => true,
     };
     for column in SHOWN.iter().chain(&SUCCESSES).filter(|n| wanted(n)).filter_map(|n| named(n)) {
-        let own =
-            |m: &&MethodEntry| with_error(groups.average(&task.label, &m.label, column.of), column.digits);
+        let own = |m: &&MethodEntry| {
+            let average = groups.average(&task.label, &m.label, column.of);
+            let (n, of) = (average.map_or(0, |a| a.images), groups.experiment.images());
+            let part = if 0 < n && n < of { format!(" ({n} of {of})") } else { String::new() };
+            with_error(average, column.digits) + &part
+        };
         add(column.title, methods.iter().map(own).collect());
         let paper = |m: &&MethodEntry| number(groups.paper(task, m, column.name), column.digits);
         add("paper", methods.iter().map(paper).collect());

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::cell::{COLUMNS, Cell};
+use super::document::Piece;
 use super::{Experiment, Progressed, data, pictures, report};
 use crate::{Error, Result, assets, files, load};
 
@@ -30,7 +31,12 @@ pub(super) fn all(
     files::write(&directory.join("timings.csv"), timings(cells).as_bytes())?;
     files::write(&directory.join("results.json"), json_of(cells, directory)?.as_bytes())?;
     let fid = fid(experiment, cells, directory)?;
-    let (document, drawings) = report::document(experiment, cells, progressed, &fid, directory);
+    let (mut document, drawings) = report::document(experiment, cells, progressed, &fid, directory);
+    let turns = pictures::half_turns(experiment, directory)?;
+    if !turns.is_empty() {
+        document.pieces.push(Piece::Heading("The same measurement".into()));
+        document.pieces.extend(turns.into_iter().map(|(caption, file)| Piece::Picture(caption, file)));
+    }
     if !drawings.is_empty() {
         files::make_directory(&directory.join("plots"), true)?;
     }
