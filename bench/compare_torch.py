@@ -60,7 +60,8 @@ class Twin:
         torch.set_num_threads(THREADS)
         self.torch, self.kind = torch, stem.split("_")[0]
         self.io = load_file(Path(directory) / f"{stem}.io.safetensors")
-        weights = load_file(Path(directory) / f"{stem}.safetensors")
+        # Attention has no weights, and a file without tensors is not read by every version of the library.
+        weights = {} if self.kind == "attention" else load_file(Path(directory) / f"{stem}.safetensors")
         last = layout == "channels-last"
         if self.kind == "conv3x3":
             c = weights["weight"].shape[0]

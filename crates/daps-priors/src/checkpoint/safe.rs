@@ -76,8 +76,13 @@ pub(crate) fn write(
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
     let temporary = Path::new(&name);
+    // The library writes files that only their owner can read; ours get what any new file gets.
+    let usual = std::fs::File::create(temporary)
+        .and_then(|file| Ok(file.metadata()?.permissions()))
+        .map_err(|e| Error::file(path, e))?;
     let written = safetensors::serialize_to_file(tensors, Some(metadata), temporary)
         .map_err(|e| Error::file(path, e))
+        .and_then(|()| std::fs::set_permissions(temporary, usual).map_err(|e| Error::file(path, e)))
         .and_then(|()| std::fs::rename(temporary, path).map_err(|e| Error::file(path, e)));
     if written.is_err() {
         // Nothing half-written stays behind; the first error is the one to tell.
@@ -97,4 +102,20 @@ pub(super) fn checksum(tensors: &BTreeMap<String, Tensor>) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_files_are_as_readable_as_any_new_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, plain) = (dir.path().join("a.safetensors"), dir.path().join("b"));
+        let tensors = BTreeMap::from([("x".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu).unwrap())]);
+        write(&ours, &tensors, HashMap::new()).unwrap();
+        std::fs::write(&plain, b"").unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions();
+        assert_eq!(mode(&ours), mode(&plain));
+    }
 }

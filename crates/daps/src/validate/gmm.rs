@@ -177,19 +177,9 @@ impl Instance {
         let squares: Vec<f64> = normal((SIDE * SIDE) as usize).iter().map(|z| z * z).collect();
         let total: f64 = squares.iter().sum();
         let weights: Vec<f64> = squares.iter().map(|s| s / total).collect();
-        // Gram–Schmidt on random rows: orthonormal, uniformly distributed.
-        let mut v: Vec<Vec<f64>> = Vec::with_capacity(obs);
-        for _ in 0..obs {
-            let mut row = normal(dim);
-            for _ in 0..2 {
-                for earlier in &v {
-                    let overlap: f64 = row.iter().zip(earlier).map(|(a, b)| a * b).sum();
-                    row.iter_mut().zip(earlier).for_each(|(r, e)| *r -= overlap * e);
-                }
-            }
-            let norm = row.iter().map(|r| r * r).sum::<f64>().sqrt();
-            v.push(row.iter().map(|r| r / norm).collect());
-        }
+        // Random rows, made orthonormal, are uniformly distributed.
+        let rows: Vec<Vec<f64>> = (0..obs).map(|_| normal(dim)).collect();
+        let v = super::orthonormal(&rows);
         let noise = normal(obs);
         let mut singular: Vec<f64> = (0..obs).map(|_| open01(&mut rng)).collect();
         singular.sort_by(|a, b| b.total_cmp(a));

@@ -131,7 +131,7 @@ impl Problem {
         let at = Address::new(0, Purpose::Instance, 0);
         let random = to_f64(&Noise::chains(settings.seed, DIM + 2).normal(at, &[DIM], DType::F64)?)?;
         let rows: Vec<&[f64]> = random.chunks(DIM).collect();
-        let basis = orthonormal(&rows[..DIM]);
+        let basis = super::orthonormal(&rows[..DIM]);
         let matrix: Vec<f64> =
             basis[..OBS].iter().zip(SINGULAR).flat_map(|(v, s)| v.iter().map(move |v| s * v)).collect();
         let operator = Dense::new(&[DIM], &Tensor::from_vec(matrix, (1, OBS, DIM), &Device::Cpu)?)?;
@@ -301,23 +301,6 @@ fn rms_distance(a: &[Normal], b: &[Normal]) -> f64 {
 fn measure(basis: &[Vec<f64>], x: &[f64], normals: &[f64]) -> Vec<f64> {
     let along = |v: &[f64]| v.iter().zip(x).map(|(v, x)| v * x).sum::<f64>();
     (0..OBS).map(|k| SINGULAR[k] * along(&basis[k]) + NOISE * normals[k]).collect()
-}
-
-/// Gram–Schmidt, twice for accuracy.
-fn orthonormal(rows: &[&[f64]]) -> Vec<Vec<f64>> {
-    let mut basis: Vec<Vec<f64>> = Vec::new();
-    for row in rows {
-        let mut v = row.to_vec();
-        for _ in 0..2 {
-            for b in &basis {
-                let overlap: f64 = v.iter().zip(b).map(|(v, b)| v * b).sum();
-                v.iter_mut().zip(b).for_each(|(v, b)| *v -= overlap * b);
-            }
-        }
-        let norm = v.iter().map(|v| v * v).sum::<f64>().sqrt();
-        basis.push(v.iter().map(|v| v / norm).collect());
-    }
-    basis
 }
 
 fn schedule(levels: usize) -> ScheduleRule {
