@@ -1,6 +1,6 @@
-//! What the loop knows of p(x0 | x_t): a Gaussian, a score, a mixture, or weighted points.
+//! What the loop knows of p(x0 | x_t): a Gaussian, a score, a mixture, weighted points, or a law for each token.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::mixture::{Mixture, log_sum_exp};
@@ -45,6 +45,15 @@ pub enum Approx<'a> {
         /// ln weights, `[rows][points]`, not necessarily normalised.
         log_weights: Vec<Vec<f64>>,
     },
+    /// Tokens that are independent of each other.
+    Sites {
+        /// Where chains start.
+        start: Tensor,
+        /// ln p(x0_i = a | x_t): row by row, site by site, symbol by symbol.
+        log_probs: Vec<f64>,
+        /// The alphabet's size.
+        symbols: usize,
+    },
 }
 
 impl Approx<'_> {
@@ -56,16 +65,23 @@ impl Approx<'_> {
             Self::Score { .. } => "diffusion-score estimation",
             Self::Mixture { .. } => "an exact mixture conditional",
             Self::Draws { .. } => "weighted draws",
+            Self::Sites { .. } => "independent tokens",
         }
     }
 
     /// The state from which chains start and which traces show as x̂0: the ODE's endpoint or the mean.
     pub fn start(&self) -> Result<Tensor> {
         match self {
-            Self::Gaussian { start, .. } | Self::Score { start, .. } => Ok(start.clone()),
+            Self::Gaussian { start, .. } | Self::Score { start, .. } | Self::Sites { start, .. } => {
+                Ok(start.clone())
+            }
             Self::Mixture { rows, shape } => {
                 let means: Vec<f64> = rows.iter().flat_map(Mixture::mean).collect();
-                from_f64(means, &batched(rows.len(), shape), candle_core::DType::F64)
+                from_f64(means, &batched(rows.len(), shape), DType::F64)
+            }
+            // Tokens have no mean.
+            Self::Draws { points, log_weights } if points.dtype() == DType::U8 => {
+                likeliest(points, log_weights)
             }
             Self::Draws { points, log_weights } => weighted_mean(points, log_weights),
         }
@@ -82,7 +98,7 @@ impl Approx<'_> {
                 let (a, b) = (sigma.powi(-2), score_sigma.powi(-2));
                 Ok((combine(&[(&[a], x_t), (&[b], &denoised), (&[-a - b], x)])?, 1))
             }
-            Self::Mixture { .. } | Self::Draws { .. } => Err(self.lacks("a gradient of log p(x0 | x_t)")),
+            Self::Mixture { .. } | Self::Draws { .. } | Self::Sites { .. } => Err(self.lacks("a gradient of log p(x0 | x_t)")),
         }
     }
 
@@ -100,6 +116,13 @@ impl Approx<'_> {
                 let values = to_f64(x)?;
                 let d = values.len() / rows.len().max(1);
                 rows.par_iter().zip(values.par_chunks(d)).map(|(m, x)| m.log_prob(x)).collect()
+            }
+            Self::Sites { log_probs, symbols, .. } => {
+                let tokens: Vec<u8> = x.flatten_all()?.to_vec1()?;
+                let sites = tokens.len() / x.dims()[0].max(1);
+                let each = tokens.iter().zip(log_probs.chunks(*symbols)).map(|(t, p)| p[usize::from(*t)]);
+                let each: Vec<f64> = each.collect();
+                Ok(each.chunks(sites.max(1)).map(|row| row.iter().sum()).collect())
             }
             Self::Score { .. } | Self::Draws { .. } => Err(self.lacks("a density p(x0 | x_t)")),
         }
@@ -125,6 +148,17 @@ impl Approx<'_> {
     fn lacks(&self, needs: &'static str) -> Error {
         Error::missing("the kernel", needs, self.name())
     }
+}
+
+/// The point of the largest weight, row by row.
+fn likeliest(points: &Tensor, log_weights: &[Vec<f64>]) -> Result<Tensor> {
+    let (shared, m) = (points.dims()[0] == 1, points.dims()[1]);
+    let best = |(row, w): (usize, &Vec<f64>)| {
+        let k = (0..m).max_by(|&a, &b| w[a].total_cmp(&w[b])).unwrap_or(0);
+        (if shared { k } else { row * m + k }) as u32
+    };
+    let index: Vec<u32> = log_weights.iter().enumerate().map(best).collect();
+    Ok(points.flatten(0, 1)?.index_select(&Tensor::new(index, points.device())?, 0)?)
 }
 
 fn weighted_mean(points: &Tensor, log_weights: &[Vec<f64>]) -> Result<Tensor> {

@@ -6,6 +6,7 @@ mod approx;
 mod covariance;
 mod denoiser;
 mod dense;
+mod discrete;
 mod error;
 mod event;
 mod kernel;
@@ -32,14 +33,17 @@ pub use denoiser::{
     Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
 };
 pub use dense::linear_measurement;
+pub use discrete::{
+    Categorical, Corruption, Enumerable, Mismatch, Rate, ReverseChain, Reversed, TokenEstimate, Tokens, map_tokens,
+};
 pub use error::{Error, Result};
 pub use event::{Cost, Event, Observer, State};
 pub use kernel::{ChainInfo, Conditional, Kernel};
-pub use likelihood::{Beta, Gaussian, Likelihood, Smooth};
+pub use likelihood::{Beta, Gaussian, Likelihood, LocalLikelihood, Smooth};
 pub use method::{Method, MethodInfo, Need, Task, shrink_factor};
 pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
-pub use operator::{Differentiable, Linear, Magnitudes, Operator, Piece, Pixelwise, Spectral};
+pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};
 pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread, SpreadTable};
 pub use prior::{Estimated, Prior};
 pub use registers::with_faer;

@@ -31,10 +31,30 @@ pub trait Likelihood: Send + Sync {
         None
     }
 
+    /// Its terms, where each depends on few tokens.
+    fn as_local(&self) -> Option<&dyn LocalLikelihood> {
+        None
+    }
+
     /// The Gaussian noise model, for kernels that use the operator's structure.
     fn as_gaussian(&self) -> Option<&Gaussian> {
         None
     }
+}
+
+/// A likelihood of tokens that is a sum of terms, one for each measured token, of few tokens each.
+pub trait LocalLikelihood: Likelihood {
+    /// The number of rows that it has measurements for.
+    fn rows(&self) -> usize;
+
+    /// The number of terms of a row.
+    fn outputs(&self) -> usize;
+
+    /// The tokens that a term depends on.
+    fn sites_of(&self, row: usize, output: usize) -> &[u32];
+
+    /// One term of log p(y | x), from all of one row's x.
+    fn term(&self, row: usize, output: usize, x: &[u8]) -> f64;
 }
 
 /// A likelihood with a gradient.

@@ -57,6 +57,11 @@ pub trait Operator: Send + Sync {
         None
     }
 
+    /// Few tokens behind each measured one.
+    fn as_local(&self) -> Option<&dyn Local> {
+        None
+    }
+
     /// The same piecewise-linear function at every value.
     fn as_pixelwise(&self) -> Option<&dyn Pixelwise> {
         None
@@ -133,6 +138,15 @@ pub struct Piece {
 pub trait Pixelwise: Operator {
     /// The pieces from left to right; they cover the line.
     fn pieces(&self) -> &[Piece];
+}
+
+/// The power of a map of tokens in which each measured token depends on few others, so that a change of one costs little.
+pub trait Local: Operator {
+    /// The positions in x that the measured token at `output` depends on; none if it carries no information.
+    fn sites_of(&self, row: usize, output: usize) -> &[u32];
+
+    /// That token, from all of one row's x.
+    fn value(&self, row: usize, output: usize, x: &[u8]) -> u8;
 }
 
 /// The power of phase retrieval: A(x) = |F g|, where g is x, shifted to [0, 1], within a larger plane of zeros of the

@@ -273,7 +273,7 @@ impl Pixel {
                     }
                 }
             }
-            other @ Approx::Score { .. } => {
+            other @ (Approx::Score { .. } | Approx::Sites { .. }) => {
                 return Err(Error::missing("weighted draws", "draws of p(x0 | x_t)", other.name()));
             }
         }

@@ -91,8 +91,11 @@ pub fn check_rows(what: &str, x: &Tensor, shape: &[usize]) -> Result<usize> {
     }
 }
 
-/// Refuses NaN and infinite values.
+/// Refuses NaN and infinite values; tokens have none.
 pub fn check_finite(what: &str, x: &Tensor) -> Result<()> {
+    if x.dtype() == DType::U8 {
+        return Ok(());
+    }
     let count = with_real!(x.dtype(), T => with_slice(x, |x: &[T]| x.iter().filter(|v| !num_traits::Float::is_finite(**v)).count()))?;
     match count {
         0 => Ok(()),
@@ -292,8 +295,11 @@ pub fn pick(values: &[f64], row: usize) -> f64 {
     if values.len() == 1 { values[0] } else { values[row] }
 }
 
-/// Rows of a batch that are finite throughout.
+/// Rows of a batch that are finite throughout; tokens always are.
 pub fn finite_rows(x: &Tensor) -> Result<Vec<bool>> {
+    if x.dtype() == DType::U8 {
+        return Ok(vec![true; x.dims()[0]]);
+    }
     let n = x.elem_count() / x.dims()[0].max(1);
     with_real!(x.dtype(), T => with_slice(x, |x: &[T]| {
         x.chunks(n.max(1)).map(|row| row.iter().all(|v| num_traits::Float::is_finite(*v))).collect()

@@ -1,11 +1,11 @@
 //! Inpainting: some pixels are seen, the others are not. The measurement has the image's shape; where nothing is seen it
-//! carries no information.
+//! carries no information (0). Images may hold numbers or tokens.
 
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{BLOCK, Real, check_rows, map_rows};
-use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use daps_core::real::{BLOCK, Real, check_rows, map_rows, with_slice};
+use daps_core::{Differentiable, Error, Linear, Local, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 
 use crate::rows::{
@@ -19,6 +19,8 @@ pub struct Inpainting {
     shape: Vec<usize>,
     masks: PerRow<Vec<bool>>,
     singular: OnceLock<Vec<Vec<f64>>>,
+    /// 0, 1, …: the site behind each measured token.
+    sites: OnceLock<Vec<u32>>,
 }
 
 impl Inpainting {
@@ -49,14 +51,34 @@ impl Inpainting {
             shape: shape.to_vec(),
             masks: PerRow::new(masks.collect()),
             singular: OnceLock::new(),
+            sites: OnceLock::new(),
         })
     }
 
     fn masked(&self, x: &Tensor) -> Result<Tensor> {
         check_batch(self.name, x, &self.shape, self.masks.rows())?;
+        if x.dtype() == DType::U8 {
+            return self.masked_tokens(x);
+        }
         with_real!(x.dtype(), T => map_rows::<T>(self.name, x, &self.shape, &self.shape, |row, x, out| {
             keep(self.masks.get(row), x, out);
         }))
+    }
+
+    fn masked_tokens(&self, x: &Tensor) -> Result<Tensor> {
+        let kept = with_slice(x, |x: &[u8]| -> Vec<u8> {
+            let row = |(row, x): (usize, &[u8])| -> Vec<u8> {
+                let seen = self.masks.get(row).iter().cycle();
+                x.iter().zip(seen).map(|(&x, &seen)| if seen { x } else { 0 }).collect()
+            };
+            x.chunks(self.modes()).enumerate().flat_map(row).collect()
+        })?;
+        Ok(Tensor::from_vec(kept, x.dims(), &Device::Cpu)?)
+    }
+
+    fn seen(&self, row: usize, site: usize) -> bool {
+        let mask = self.masks.get(row);
+        mask[site % mask.len()]
     }
 
     fn modes(&self) -> usize {
@@ -136,7 +158,13 @@ impl Operator for Inpainting {
             return Ok(self);
         }
         let masks = self.masks.select(rows)?;
-        Ok(Arc::new(Self { name: self.name, shape: self.shape.clone(), masks, singular: OnceLock::new() }))
+        Ok(Arc::new(Self {
+            name: self.name,
+            shape: self.shape.clone(),
+            masks,
+            singular: OnceLock::new(),
+            sites: OnceLock::new(),
+        }))
     }
 
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
@@ -149,6 +177,21 @@ impl Operator for Inpainting {
 
     fn as_spectral(&self) -> Option<&dyn Spectral> {
         Some(self)
+    }
+
+    fn as_local(&self) -> Option<&dyn Local> {
+        Some(self)
+    }
+}
+
+impl Local for Inpainting {
+    fn sites_of(&self, row: usize, output: usize) -> &[u32] {
+        let sites = self.sites.get_or_init(|| (0..self.modes() as u32).collect());
+        if self.seen(row, output) { &sites[output..=output] } else { &[] }
+    }
+
+    fn value(&self, row: usize, output: usize, x: &[u8]) -> u8 {
+        if self.seen(row, output) { x[output] } else { 0 }
     }
 }
 

@@ -87,7 +87,8 @@ pub static OPERATORS: &[Entry] = &[
         examples::mri,
         "undersampled spectra of a complex image seen by several coils"
     ),
-    entry!("xor", p::XorParams, examples::xor, "exclusive or of random pixel pairs of a binary image"),
+    entry!("xor", p::PairParams, examples::xor, "exclusive or of random pixel pairs of a binary image"),
+    entry!("and", p::PairParams, examples::and, "logical and of random pixel pairs of a binary image"),
     entry!("toy2d", p::ToyParams, examples::toy2d, "two bumps over the plane"),
     entry!("dense", p::DenseParams, examples::dense, "multiplication by a given matrix"),
 ];
@@ -133,7 +134,7 @@ mod tests {
             let shape: &[usize] = match entry.name {
                 "toy2d" => &[2],
                 "mri" => &[2, 32, 48],
-                "xor" => &[1, 32, 32],
+                "xor" | "and" => &[1, 32, 32],
                 _ => &[3, 32, 48],
             };
             let defaults = (entry.defaults)(shape);

@@ -94,7 +94,15 @@ pub(super) fn mri([_, h, w]: [usize; 3], seed: u64) -> Result<Example> {
 }
 
 pub(super) fn xor(size: [usize; 3], seed: u64) -> Result<Example> {
-    let example = registered("xor", "", &size.map(|n| n.max(2)), seed)?;
+    pairs("xor", size, seed)
+}
+
+pub(super) fn and(size: [usize; 3], seed: u64) -> Result<Example> {
+    pairs("and", size, seed)
+}
+
+fn pairs(name: &str, size: [usize; 3], seed: u64) -> Result<Example> {
+    let example = registered(name, "", &size.map(|n| n.max(2)), seed)?;
     let x = example.x.ge(0.0)?.to_dtype(DType::F64)?;
     Ok(Example { x, ..example })
 }

@@ -14,7 +14,7 @@ use crate::files::{is_picture, read_array, read_picture};
 use crate::mri::{Mri, coil_maps, line_mask};
 use crate::rows::image_shape;
 use crate::{
-    Dense, Hdr, Inpainting, NonlinearBlur, PhaseRetrieval, SuperResolution, Toy2d, Xor, box_mask,
+    Dense, Gate, Hdr, Inpainting, NonlinearBlur, Pairs, PhaseRetrieval, SuperResolution, Toy2d, box_mask,
     random_mask, random_pairs,
 };
 
@@ -342,19 +342,20 @@ impl Params for MriParams {
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct XorParams {
+pub(crate) struct PairParams {
     /// Number of random pairs; half the number of pixels.
     pairs: Option<usize>,
 }
 
-impl Params for XorParams {
+impl Params for PairParams {
     fn complete(self, shape: &[usize]) -> Self {
         Self { pairs: self.pairs.or(Some(shape.iter().product::<usize>() / 2)) }
     }
 
-    fn operator(self, _: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let pairs = random_pairs(shape.iter().product(), self.pairs.unwrap_or(0), seed)?;
-        Ok(Arc::new(Xor::new(shape, pairs)?))
+        let gate = if name == "and" { Gate::And } else { Gate::Xor };
+        Ok(Arc::new(Pairs::new(gate, shape, &pairs)?))
     }
 }
 

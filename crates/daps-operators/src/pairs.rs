@@ -1,0 +1,176 @@
+//! A logical gate over pixel pairs of a binary image: exclusive or, the paper's discrete task, and AND, a harder one, which
+//! says nothing of two pixels whenever one of them is dark.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, WithDType};
+use daps_core::real::{batched, check_rows, with_slice};
+use daps_core::{Error, Local, Operator, Result};
+
+use crate::rows::{below, choose_distinct, instance_stream};
+
+/// What a pair of pixels becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// 1 where they differ.
+    Xor,
+    /// 1 where both are 1.
+    And,
+}
+
+impl Gate {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Xor => "xor",
+            Self::And => "and",
+        }
+    }
+
+    fn of(self, a: bool, b: bool) -> bool {
+        match self {
+            Self::Xor => a != b,
+            Self::And => a && b,
+        }
+    }
+}
+
+/// y_k = gate(x_i, x_j) for a list of pairs (i, j) of positions in the flattened image. Values are 0 or 1, in u8, f32 or f64.
+#[derive(Debug)]
+pub struct Pairs {
+    gate: Gate,
+    shape: Vec<usize>,
+    output: Vec<usize>,
+    pairs: Vec<[u32; 2]>,
+}
+
+impl Pairs {
+    /// For images of the given shape.
+    pub fn new(gate: Gate, shape: &[usize], pairs: &[[usize; 2]]) -> Result<Self> {
+        let (n, name) = (shape.iter().product::<usize>(), gate.name());
+        if pairs.is_empty() {
+            return Err(Error::invalid(format!("{name} pairs"), "at least one", "none"));
+        }
+        if let Some(bad) = pairs.iter().flatten().find(|i| **i >= n) {
+            let expected = format!("below {n}, the number of pixels");
+            return Err(Error::invalid(format!("{name} pair index"), expected, bad));
+        }
+        let pairs: Vec<_> = pairs.iter().map(|pair| pair.map(|i| i as u32)).collect();
+        Ok(Self { gate, shape: shape.to_vec(), output: vec![pairs.len()], pairs })
+    }
+
+    fn typed<T: WithDType + Default + std::fmt::Display>(&self, x: &Tensor, one: T) -> Result<Tensor> {
+        let batch = check_rows(self.name(), x, &self.shape)?;
+        let n: usize = self.shape.iter().product();
+        let zero = T::default();
+        let out = with_slice(x, |x: &[T]| {
+            if let Some(bad) = x.iter().find(|v| **v != zero && **v != one) {
+                let what = format!("input of {}", self.name());
+                return Err(Error::invalid(what, "only zeros and ones", bad));
+            }
+            let bit = |set: bool| if set { one } else { zero };
+            let rows = x.chunks(n).flat_map(|x| {
+                let set = move |i: u32| x[i as usize] == one;
+                self.pairs.iter().map(move |&[i, j]| bit(self.gate.of(set(i), set(j))))
+            });
+            Ok(rows.collect::<Vec<T>>())
+        })??;
+        Ok(Tensor::from_vec(out, batched(batch, &self.output), &Device::Cpu)?)
+    }
+}
+
+/// `count` random pairs of two different positions below `n`; each position occurs in as few pairs as possible.
+pub fn random_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>> {
+    if n < 2 {
+        return Err(Error::invalid("pixels to pair", "at least 2", n));
+    }
+    let mut rng = instance_stream(seed, 0, 2);
+    let mut pairs = Vec::with_capacity(count);
+    while pairs.len() < count {
+        let order = choose_distinct(&mut rng, n, n);
+        let room = count - pairs.len();
+        pairs.extend(order.chunks_exact(2).take(room).map(|pair| [pair[0], pair[1]]));
+        if n % 2 == 1 && pairs.len() < count {
+            // The position left over goes with any other.
+            let last = order[n - 1];
+            let other = order[below(&mut rng, n - 1)];
+            pairs.push([last, other]);
+        }
+    }
+    Ok(pairs)
+}
+
+impl Operator for Pairs {
+    fn name(&self) -> &'static str {
+        self.gate.name()
+    }
+
+    fn input_shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn output_shape(&self) -> &[usize] {
+        &self.output
+    }
+
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        match x.dtype() {
+            DType::U8 => self.typed::<u8>(x, 1),
+            DType::F32 => self.typed::<f32>(x, 1.0),
+            DType::F64 => self.typed::<f64>(x, 1.0),
+            other => {
+                let what = format!("input of {}", self.name());
+                Err(Error::invalid(what, "type u8, f32 or f64", format!("{other:?}")))
+            }
+        }
+    }
+
+    fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
+        Ok(self)
+    }
+
+    fn as_local(&self) -> Option<&dyn Local> {
+        Some(self)
+    }
+}
+
+impl Local for Pairs {
+    fn sites_of(&self, _row: usize, output: usize) -> &[u32] {
+        &self.pairs[output]
+    }
+
+    fn value(&self, _row: usize, output: usize, x: &[u8]) -> u8 {
+        let [i, j] = self.pairs[output].map(|i| x[i as usize] == 1);
+        self.gate.of(i, j).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_types_agree_and_other_values_are_refused() {
+        let x = Tensor::new(&[1u8, 0, 0, 1], &Device::Cpu).unwrap().reshape((1, 1, 2, 2)).unwrap();
+        for (gate, expected) in [(Gate::Xor, [1.0, 0.0, 0.0]), (Gate::And, [0.0, 1.0, 0.0])] {
+            let pairs = Pairs::new(gate, &[1, 2, 2], &[[0, 1], [0, 3], [2, 2]]).unwrap();
+            for dtype in [DType::U8, DType::F32, DType::F64] {
+                let y = pairs.apply(&x.to_dtype(dtype).unwrap()).unwrap();
+                assert_eq!(y.dtype(), dtype);
+                assert_eq!(daps_core::real::to_f64(&y).unwrap(), expected);
+            }
+            let half = (x.to_dtype(DType::F32).unwrap() * 0.5).unwrap();
+            let message = pairs.apply(&half).unwrap_err().to_string();
+            assert_eq!(message, format!("input of {}: expected only zeros and ones, got 0.5", gate.name()));
+        }
+        let message = Pairs::new(Gate::Xor, &[1, 2, 2], &[[0, 4]]).unwrap_err().to_string();
+        assert_eq!(message, "xor pair index: expected below 4, the number of pixels, got 4");
+    }
+
+    #[test]
+    fn half_as_many_pairs_as_pixels_touch_every_pixel_once() {
+        let mut seen: Vec<usize> = random_pairs(64, 32, 3).unwrap().into_iter().flatten().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..64).collect::<Vec<_>>());
+        assert!(random_pairs(7, 20, 0).unwrap().iter().all(|[i, j]| i != j));
+    }
+}
