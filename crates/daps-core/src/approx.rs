@@ -98,7 +98,9 @@ impl Approx<'_> {
                 let (a, b) = (sigma.powi(-2), score_sigma.powi(-2));
                 Ok((combine(&[(&[a], x_t), (&[b], &denoised), (&[-a - b], x)])?, 1))
             }
-            Self::Mixture { .. } | Self::Draws { .. } | Self::Sites { .. } => Err(self.lacks("a gradient of log p(x0 | x_t)")),
+            Self::Mixture { .. } | Self::Draws { .. } | Self::Sites { .. } => {
+                Err(self.lacks("a gradient of log p(x0 | x_t)"))
+            }
         }
     }
 

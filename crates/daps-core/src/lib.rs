@@ -34,13 +34,14 @@ pub use denoiser::{
 };
 pub use dense::linear_measurement;
 pub use discrete::{
-    Categorical, Corruption, Enumerable, Mismatch, Rate, ReverseChain, Reversed, TokenEstimate, Tokens, map_tokens,
+    Categorical, Corruption, Enumerable, Mismatch, Rate, ReverseChain, Reversed, TokenEstimate, Tokens,
+    map_tokens,
 };
 pub use error::{Error, Result};
 pub use event::{Cost, Event, Observer, State};
 pub use kernel::{ChainInfo, Conditional, Kernel};
 pub use likelihood::{Beta, Gaussian, Likelihood, LocalLikelihood, Smooth};
-pub use method::{Method, MethodInfo, Need, Task, shrink_factor};
+pub use method::{Method, MethodInfo, Model, Need, Task, shrink_factor};
 pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
 pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};

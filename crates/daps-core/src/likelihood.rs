@@ -44,6 +44,9 @@ pub trait Likelihood: Send + Sync {
 
 /// A likelihood of tokens that is a sum of terms, one for each measured token, of few tokens each.
 pub trait LocalLikelihood: Likelihood {
+    /// The size of the alphabet that it speaks of, where not any one will do.
+    fn symbols(&self) -> Option<usize>;
+
     /// The number of rows that it has measurements for.
     fn rows(&self) -> usize;
 

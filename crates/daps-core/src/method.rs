@@ -2,25 +2,78 @@
 
 use std::sync::Arc;
 
-use crate::{Denoiser, Error, Likelihood, Noise, Observer, Result, Samples, State};
+use crate::{Categorical, Denoiser, Error, Likelihood, Noise, Observer, Result, Samples, State};
+
+/// A prior: over continuous samples or over tokens.
+#[derive(Clone)]
+pub enum Model {
+    /// D(x, σ) = E[x0 | x_t].
+    Denoiser(Arc<dyn Denoiser>),
+    /// p(x0_i | x_t) of tokens.
+    Tokens(Arc<dyn Categorical>),
+}
+
+impl Model {
+    /// Shape of one sample.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Denoiser(model) => model.shape(),
+            Self::Tokens(model) => model.shape(),
+        }
+    }
+}
 
 /// A problem: a prior and a likelihood whose rows are the chains to draw.
 #[derive(Clone)]
 pub struct Task {
     /// The prior.
-    pub model: Arc<dyn Denoiser>,
+    pub model: Model,
     /// The measurement.
     pub likelihood: Arc<dyn Likelihood>,
 }
 
 impl Task {
-    /// Checks that prior and likelihood speak of the same thing.
+    /// A task with a prior over continuous samples.
     pub fn new(model: Arc<dyn Denoiser>, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
+        Self::of(Model::Denoiser(model), likelihood)
+    }
+
+    /// A task with a prior over tokens.
+    pub fn discrete(model: Arc<dyn Categorical>, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
+        let symbols = model.corruption().symbols();
+        match likelihood.as_local().and_then(|local| local.symbols()) {
+            Some(known) if known != symbols => {
+                let what = format!("alphabet of the prior, as seen by {}", likelihood.name());
+                Err(Error::invalid(what, format!("{known} symbols"), symbols))
+            }
+            _ => Self::of(Model::Tokens(model), likelihood),
+        }
+    }
+
+    /// Checks that prior and likelihood speak of the same thing.
+    fn of(model: Model, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
         if model.shape() != likelihood.input_shape() {
             let what = format!("the prior's samples, as seen by {}", likelihood.name());
             return Err(Error::shape(what, likelihood.input_shape(), model.shape()));
         }
         Ok(Self { model, likelihood })
+    }
+
+    /// The prior over continuous samples that `who` needs.
+    pub fn denoiser(&self, who: &str) -> Result<&Arc<dyn Denoiser>> {
+        match &self.model {
+            Model::Denoiser(model) => Ok(model),
+            Model::Tokens(_) => Err(Error::missing(who, "a denoiser", "a prior over tokens")),
+        }
+    }
+
+    /// The prior over tokens that `who` needs.
+    pub fn tokens(&self, who: &str) -> Result<&Arc<dyn Categorical>> {
+        match &self.model {
+            Model::Tokens(model) => Ok(model),
+            Model::Denoiser(_) => Err(Error::missing(who, "an alphabet", "a prior over continuous samples")),
+        }
     }
 }
 
@@ -44,6 +97,8 @@ pub enum Need {
     SmallerImage,
     /// Samples of shape `[channels, height, width]`.
     Images,
+    /// A prior over tokens; methods that do not ask for it work on continuous samples.
+    Tokens,
 }
 
 /// By how much the measured image is smaller, where the measurement is an image of as many channels.
@@ -66,12 +121,15 @@ impl Need {
             Self::SpectralOperator => gaussian.is_some_and(|g| g.operator().as_spectral().is_some()),
             Self::ConjugateOperator => gaussian
                 .is_some_and(|g| g.operator().as_linear().is_some() || g.operator().as_pixelwise().is_some()),
-            Self::DifferentiableDenoiser => task.model.as_differentiable().is_some(),
+            Self::DifferentiableDenoiser => {
+                matches!(&task.model, Model::Denoiser(model) if model.as_differentiable().is_some())
+            }
             Self::FourierMagnitudes => gaussian.is_some_and(|g| g.operator().as_magnitudes().is_some()),
             Self::SmallerImage => gaussian.is_some_and(|g| {
                 shrink_factor(g.operator().input_shape(), g.operator().output_shape()).is_some()
             }),
             Self::Images => task.model.shape().len() == 3,
+            Self::Tokens => matches!(task.model, Model::Tokens(_)),
         }
     }
 
@@ -87,6 +145,7 @@ impl Need {
             Self::FourierMagnitudes => "Fourier magnitudes",
             Self::SmallerImage => "a measured image that is smaller by a whole factor",
             Self::Images => "samples with channels, height and width",
+            Self::Tokens => "an alphabet",
         }
     }
 }
@@ -129,13 +188,19 @@ pub trait Method: Send + Sync {
 
     /// Refuses a task that lacks a needed power.
     fn check_needs(&self, task: &Task) -> Result<()> {
-        for need in self.needs() {
+        let (needs, name) = (self.needs(), self.info().name);
+        if needs.contains(&Need::Tokens) {
+            task.tokens(name)?;
+        } else {
+            task.denoiser(name)?;
+        }
+        for need in needs {
             if !need.met_by(task) {
                 let whom = match need {
                     Need::DifferentiableDenoiser | Need::Images => "this prior",
                     _ => task.likelihood.name(),
                 };
-                return Err(Error::missing(self.info().name, need.words(), whom));
+                return Err(Error::missing(name, need.words(), whom));
             }
         }
         Ok(())

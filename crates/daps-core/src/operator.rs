@@ -142,6 +142,11 @@ pub trait Pixelwise: Operator {
 
 /// The power of a map of tokens in which each measured token depends on few others, so that a change of one costs little.
 pub trait Local: Operator {
+    /// The size of the alphabet that it works on, where not any one will do.
+    fn symbols(&self) -> Option<usize> {
+        None
+    }
+
     /// The positions in x that the measured token at `output` depends on; none if it carries no information.
     fn sites_of(&self, row: usize, output: usize) -> &[u32];
 

@@ -94,7 +94,7 @@ impl Method for Bicubic {
         observer: &mut dyn Observer,
     ) -> Result<Samples> {
         self.check(task)?;
-        let (model, likelihood) = (&*task.model, gaussian("bicubic", task)?);
+        let (model, likelihood) = (&**task.denoiser("bicubic")?, gaussian("bicubic", task)?);
         let small = likelihood.operator().output_shape();
         let factor = shrink_factor(model.shape(), small).ok_or_else(|| {
             Error::missing("bicubic", Need::SmallerImage.words(), likelihood.operator().name())

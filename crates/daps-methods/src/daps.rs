@@ -61,7 +61,7 @@ impl Method for Daps {
 
     fn check(&self, task: &Task) -> Result<()> {
         self.check_needs(task)?;
-        Pixel::new(task.model.clone(), self.estimate.clone(), self.levels()).map(|_| ())
+        Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), self.levels()).map(|_| ())
     }
 
     fn levels(&self) -> usize {
@@ -77,7 +77,7 @@ impl Method for Daps {
     ) -> Result<Samples> {
         self.check(task)?;
         let schedule = Schedule::new(&self.schedule)?;
-        let prior = Pixel::new(task.model.clone(), self.estimate.clone(), schedule.len())?;
+        let prior = Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), schedule.len())?;
         let kernel = self.kernel.build()?;
         let believed = match (self.beta, task.likelihood.as_gaussian()) {
             (Some(beta), Some(gaussian)) => Some(gaussian.with_beta(beta)),

@@ -105,7 +105,7 @@ impl Method for Dcdp {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (model, likelihood) = (&*task.model, gaussian("dcdp", task)?);
+        let (model, likelihood) = (&**task.denoiser("dcdp")?, gaussian("dcdp", task)?);
         let start = || {
             let dims = daps_core::real::batched(noise.len(), model.shape());
             Ok(State::start(Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?))

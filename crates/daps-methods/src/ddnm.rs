@@ -71,7 +71,7 @@ impl Method for Ddnm {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (model, likelihood) = (&*task.model, gaussian("ddnm", task)?);
+        let (model, likelihood) = (&**task.denoiser("ddnm")?, gaussian("ddnm", task)?);
         let (operator, beta) = (modes::spectral("ddnm", likelihood)?, one_beta("ddnm", likelihood)?);
         let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
         let keep = (1.0 - self.eta * self.eta).sqrt();

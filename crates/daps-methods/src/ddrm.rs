@@ -77,7 +77,7 @@ impl Method for Ddrm {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (model, likelihood) = (&*task.model, gaussian("ddrm", task)?);
+        let (model, likelihood) = (&**task.denoiser("ddrm")?, gaussian("ddrm", task)?);
         let (operator, beta) = (modes::spectral("ddrm", likelihood)?, one_beta("ddrm", likelihood)?);
         let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
         let start = || {

@@ -73,7 +73,8 @@ impl Method for DiffPir {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (model, likelihood, exact) = (&*task.model, gaussian("diffpir", task)?, Exact::default());
+        let (model, likelihood, exact) =
+            (&**task.denoiser("diffpir")?, gaussian("diffpir", task)?, Exact::default());
         let start = || Ok(State::start(pure_noise(model, noise, schedule.start())?));
         walk(&schedule, from, observer, start, |state, step| {
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;

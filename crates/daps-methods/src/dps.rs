@@ -152,11 +152,12 @@ impl Method for Dps {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (Some(model), Some(likelihood)) = (task.model.as_differentiable(), task.likelihood.as_smooth())
+        let (Some(model), Some(likelihood)) =
+            (task.denoiser("dps")?.as_differentiable(), task.likelihood.as_smooth())
         else {
             return Err(Error::missing("dps", "derivatives", "this task"));
         };
-        let (shape, dtype) = (task.model.shape(), task.model.dtype());
+        let (shape, dtype) = (task.model.shape(), task.denoiser("dps")?.dtype());
         let mut state = match from {
             Some(state) => state,
             None => {

@@ -87,7 +87,7 @@ impl Method for FpsSmc {
         self.check(task)?;
         self.check_settings()?;
         let (schedule, count, rows) = (Schedule::new(&self.schedule)?, self.particles, noise.len());
-        let (model, likelihood) = (&*task.model, gaussian("fps_smc", task)?);
+        let (model, likelihood) = (&**task.denoiser("fps_smc")?, gaussian("fps_smc", task)?);
         let (single, beta) = (modes::spectral("fps_smc", likelihood)?, one_beta("fps_smc", likelihood)?);
         let each: Vec<usize> = (0..rows * count).map(|i| i / count).collect();
         let crowd = Arc::clone(likelihood.operator()).select(&each)?;

@@ -86,7 +86,7 @@ impl Method for Hio {
     ) -> Result<Samples> {
         self.check(task)?;
         self.check_settings()?;
-        let (model, likelihood) = (&*task.model, gaussian("hio", task)?);
+        let (model, likelihood) = (&**task.denoiser("hio")?, gaussian("hio", task)?);
         let operator = magnitudes(&**likelihood.operator())?;
         let y = likelihood.y().to_dtype(model.dtype())?;
         // 1 where the image lies, 0 around it.

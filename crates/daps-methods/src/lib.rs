@@ -1,11 +1,13 @@
 //! DAPS as a method, its kernels and its rivals: one small file each, and the registries that list them.
 
+mod best_of_n;
 mod bicubic;
 mod daps;
 mod dcdp;
 mod ddnm;
 mod ddrm;
 mod diffpir;
+mod discrete_daps;
 mod dpnp;
 mod dps;
 mod fps_smc;
@@ -20,16 +22,19 @@ mod red_diff;
 pub mod registry;
 mod reverse;
 mod split;
+mod svdd_pm;
 mod variation;
 mod walk;
 mod wiener;
 
+pub use best_of_n::BestOfN;
 pub use bicubic::Bicubic;
 pub use daps::Daps;
 pub use dcdp::Dcdp;
 pub use ddnm::Ddnm;
 pub use ddrm::Ddrm;
 pub use diffpir::DiffPir;
+pub use discrete_daps::DiscreteDaps;
 pub use dpnp::Dpnp;
 pub use dps::{Dps, Dynamics, Guidance};
 pub use fps_smc::FpsSmc;
@@ -40,5 +45,6 @@ pub use preset::{BUDGETS, Budget, PRESETS, Preset, PresetInfo, TASKS, TaskSettin
 pub use pseudo_inverse::PseudoInverse;
 pub use red_diff::RedDiff;
 pub use reverse::Reverse;
+pub use svdd_pm::SvddPm;
 pub use variation::{Harmonic, Tv};
 pub use wiener::Wiener;

@@ -60,7 +60,7 @@ impl Method for PseudoInverse {
     ) -> Result<Samples> {
         self.check(task)?;
         self.check_settings()?;
-        let (model, likelihood) = (&*task.model, gaussian("pseudo_inverse", task)?);
+        let (model, likelihood) = (&**task.denoiser("pseudo_inverse")?, gaussian("pseudo_inverse", task)?);
         let dims = daps_core::real::batched(noise.len(), model.shape());
         let zero = Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?;
         walk(

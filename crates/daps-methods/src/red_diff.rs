@@ -112,7 +112,7 @@ impl Method for RedDiff {
         self.check(task)?;
         self.check_settings()?;
         let schedule = Schedule::new(&self.schedule)?;
-        let (model, likelihood) = (&*task.model, gaussian("red_diff", task)?);
+        let (model, likelihood) = (&**task.denoiser("red_diff")?, gaussian("red_diff", task)?);
         let measured = measured(likelihood);
         let d = model.shape().iter().product::<usize>() as f64;
         let start = || {

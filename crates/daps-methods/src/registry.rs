@@ -8,8 +8,8 @@ use daps_core::{Error, Method, Result};
 use toml::Table;
 
 use crate::{
-    Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, FpsSmc, Harmonic, Hio, Parameter, PnpDm,
-    PseudoInverse, RedDiff, Tv, Wiener,
+    BestOfN, Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, DiscreteDaps, Dpnp, Dps, FpsSmc, Harmonic, Hio,
+    Parameter, PnpDm, PseudoInverse, RedDiff, SvddPm, Tv, Wiener,
 };
 
 /// An entry of the registry.
@@ -188,6 +188,35 @@ iterations = 500
         [Parameter::log("gamma", 0.1, 0.005, 1.0)]
     ),
     entry!("bicubic", Bicubic, "", []),
+    entry!(
+        "discrete_daps",
+        DiscreteDaps,
+        r#"
+schedule = { rule = "geometric", levels = 50, max = 20.0, min = 0.01 }
+estimate = { kind = "hamming", steps = 8 }
+kernel = { kind = "flips", sweeps = 10 }
+"#,
+        []
+    ),
+    entry!(
+        "svdd_pm",
+        SvddPm,
+        r#"
+schedule = { rule = "geometric", levels = 50, max = 20.0, min = 0.01 }
+particles = 20
+alpha = 1.0
+"#,
+        [Parameter::log("alpha", 1.0, 0.01, 10.0)]
+    ),
+    entry!(
+        "best_of_n",
+        BestOfN,
+        r#"
+schedule = { rule = "geometric", levels = 50, max = 20.0, min = 0.01 }
+particles = 20
+"#,
+        []
+    ),
 ];
 
 /// Builds a method from its name and settings.

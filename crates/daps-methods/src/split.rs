@@ -23,7 +23,7 @@ pub(crate) fn run(
     from: Option<State>,
     observer: &mut dyn Observer,
 ) -> Result<Samples> {
-    let model = &*task.model;
+    let model = &**task.denoiser("a split method")?;
     let kernel = if Need::ConjugateOperator.met_by(task) {
         KernelConfig::Exact(Exact::default()).build()?
     } else {

@@ -152,7 +152,7 @@ impl Penalty {
         from: Option<State>,
         observer: &mut dyn Observer,
     ) -> Result<Samples> {
-        let (model, likelihood, exact) = (&*task.model, gaussian(who, task)?, Exact::default());
+        let (model, likelihood, exact) = (&**task.denoiser(who)?, gaussian(who, task)?, Exact::default());
         let shape = model.shape();
         let length = GRADIENT_NORM_SQUARED.sqrt() * self.scale();
         let (primal, dual) = (1.0 / length, self.scale().powi(2) / length);

@@ -68,7 +68,7 @@ impl Method for Wiener {
     ) -> Result<Samples> {
         self.check(task)?;
         self.check_settings()?;
-        let (model, likelihood) = (&*task.model, gaussian("wiener", task)?);
+        let (model, likelihood) = (&**task.denoiser("wiener")?, gaussian("wiener", task)?);
         let dims = batched(noise.len(), model.shape());
         let mean = Tensor::full(self.mean, dims, &Device::Cpu)?.to_dtype(model.dtype())?;
         walk(

@@ -60,6 +60,7 @@ pub fn all(operator: &Arc<dyn Operator>, x: &Tensor, seed: u64) -> Outcome {
     rows(operator, x, seed)?;
     diagonal(&**operator, x)?;
     factors(&**operator, x)?;
+    local(&**operator, x)?;
     threads(&**operator, x, seed)
 }
 
@@ -186,6 +187,26 @@ pub fn factors(operator: &dyn Operator, x: &Tensor) -> Outcome {
         let after = to_f64(&operator.apply(&changed)?)?;
         let kept = (0..before.len()).filter(|k| (k / m) % parts != part).all(|k| before[k] == after[k]);
         require(operator, "a slice of the input reaches only its own slice of the output", kept)?;
+    }
+    Ok(())
+}
+
+/// Each measured token is what `apply` gives, and depends on the tokens that are named and on no other.
+pub fn local(operator: &dyn Operator, x: &Tensor) -> Outcome {
+    let Some(local) = operator.as_local() else { return Ok(()) };
+    let tokens = x.gt(0.0)?;
+    let y: Vec<u8> = operator.apply(&tokens)?.flatten_all()?.to_vec1()?;
+    let outputs: usize = operator.output_shape().iter().product();
+    for (row, x) in tokens.flatten_from(1)?.to_vec2::<u8>()?.iter().enumerate() {
+        for k in 0..outputs {
+            let same = local.value(row, k, x) == y[row * outputs + k];
+            require(operator, "a measured token by itself is the one among all", same)?;
+            let sites = local.sites_of(row, k);
+            let mut others: Vec<u8> = x.iter().map(|t| 1 - t).collect();
+            sites.iter().for_each(|&i| others[i as usize] = x[i as usize]);
+            let same = local.value(row, k, &others) == y[row * outputs + k];
+            require(operator, "a measured token depends on the tokens that are named", same)?;
+        }
     }
     Ok(())
 }

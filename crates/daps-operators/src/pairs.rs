@@ -134,6 +134,10 @@ impl Operator for Pairs {
 }
 
 impl Local for Pairs {
+    fn symbols(&self) -> Option<usize> {
+        Some(2)
+    }
+
     fn sites_of(&self, _row: usize, output: usize) -> &[u32] {
         &self.pairs[output]
     }

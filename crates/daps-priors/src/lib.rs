@@ -9,6 +9,7 @@ mod empirical;
 mod error;
 mod files;
 mod gaussian;
+mod listed;
 mod mixture;
 mod mixture_conditional;
 pub mod network;
@@ -23,6 +24,7 @@ pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, V
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
 pub use files::{read_array, read_images};
+pub use listed::Listed;
 pub use mixture::GaussianMixture;
 pub use network::{NetworkConfig, NetworkPrior};
 pub use registry::{PriorInfo, build, registry};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use candle_core::DType;
+use candle_core::{DType, Device, Tensor};
 use daps_core::real::{batched, from_f64};
-use daps_core::{Gaussian, RowCovariance, Task};
+use daps_core::{Corruption, Gaussian, Mismatch, Operator, Rate, RowCovariance, Task};
 use daps_methods::registry::METHODS;
 use daps_operators::registry::OPERATORS;
-use daps_priors::GaussianMixture;
+use daps_priors::{GaussianMixture, Listed};
 
 use crate::Result;
 
@@ -19,7 +19,8 @@ pub struct Fit {
     pub refusals: Vec<Option<String>>,
 }
 
-/// Asks every method about a small task of every operator, with a prior that has all powers.
+/// Asks every method about a small task of every operator, with a prior that has all powers, and of tokens where it measures
+/// those.
 pub fn matrix() -> Result<Vec<Fit>> {
     let mut tasks = Vec::with_capacity(OPERATORS.len());
     for entry in OPERATORS {
@@ -30,20 +31,38 @@ pub fn matrix() -> Result<Vec<Fit>> {
         let y = from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?;
         let mean = vec![0.0; shape.iter().product()];
         let prior = GaussianMixture::gaussian(&shape, mean, RowCovariance::Scalar(1.0))?;
-        tasks.push((entry.name, Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 0.1)?))?));
+        let mut of_operator = vec![];
+        of_operator.push(Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator.clone(), y, 0.1)?))?);
+        if operator.as_local().is_some() {
+            of_operator.push(token_task(operator, rows)?);
+        }
+        tasks.push((entry.name, of_operator));
     }
     let mut all = Vec::with_capacity(METHODS.len());
     for entry in METHODS {
         let settings =
             entry.example.parse().map_err(|e| crate::Error::Config(format!("{}: {e}", entry.name)))?;
         let mut refusals = Vec::with_capacity(tasks.len());
-        for (operator, task) in &tasks {
+        for (operator, of_operator) in &tasks {
             let method = (entry.build)(&settings, operator)?;
-            refusals.push(method.check(task).err().map(|e| e.to_string()));
+            // One task that is accepted will do; else the first refusal says why.
+            let mut answers = of_operator.iter().map(|task| method.check(task).err().map(|e| e.to_string()));
+            let first = answers.next().flatten();
+            refusals.push(if answers.any(|refusal| refusal.is_none()) { None } else { first });
         }
         all.push(Fit { method: entry.name, refusals });
     }
     Ok(all)
+}
+
+/// A measurement of binary tokens with a prior of one sample.
+fn token_task(operator: Arc<dyn Operator>, rows: usize) -> Result<Task> {
+    let shape = operator.input_shape().to_vec();
+    let dark = |rows: usize, shape: &[usize]| Tensor::zeros(batched(rows, shape), DType::U8, &Device::Cpu);
+    let y = dark(rows, operator.output_shape()).map_err(daps_core::Error::from)?;
+    let points = dark(1, &shape).map_err(daps_core::Error::from)?;
+    let prior = Listed::new(Corruption::new(2, Rate::Uniform)?, &points, &[1.0])?;
+    Ok(Task::discrete(Arc::new(prior), Arc::new(Mismatch::new(operator, &y, 0.1)?))?)
 }
 
 #[cfg(test)]

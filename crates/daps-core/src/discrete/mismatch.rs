@@ -94,6 +94,10 @@ impl Mismatch {
 }
 
 impl LocalLikelihood for Mismatch {
+    fn symbols(&self) -> Option<usize> {
+        self.local().and_then(Local::symbols)
+    }
+
     fn rows(&self) -> usize {
         self.rows
     }

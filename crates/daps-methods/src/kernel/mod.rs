@@ -1,6 +1,7 @@
 //! Kernels that draw x0|y, one file each, and the registry that builds them from a configuration.
 
 mod exact;
+mod flips;
 mod hmc;
 mod langevin;
 mod mala;
@@ -15,6 +16,7 @@ use daps_core::{Error, Kernel, Likelihood, Need, Result, Smooth, candle::Tensor,
 use serde::{Deserialize, Serialize};
 
 pub use exact::{Exact, Way};
+pub use flips::Flips;
 pub use hmc::Hmc;
 pub use langevin::Langevin;
 pub use mala::Mala;
@@ -38,6 +40,8 @@ pub enum KernelConfig {
     Replay(Replay),
     /// A draw of the conditional itself.
     Exact(Exact),
+    /// Metropolis over tokens.
+    Flips(Flips),
 }
 
 /// An entry of the registry.
@@ -79,8 +83,13 @@ pub const KERNELS: &[KernelInfo] = &[
     },
     KernelInfo {
         name: "exact",
-        summary: "an exact draw of the conditional: diagonal, SVD, FFT or conjugate gradients; pixelwise for HDR",
+        summary: "an exact draw of the conditional: diagonal, SVD, FFT or conjugate gradients; pixelwise for HDR; by groups for tokens",
         default: || KernelConfig::Exact(Exact::default()),
+    },
+    KernelInfo {
+        name: "flips",
+        summary: "Metropolis over tokens, one at a time or those behind one measured token together",
+        default: || KernelConfig::Flips(Flips::default()),
     },
 ];
 
@@ -103,6 +112,7 @@ impl KernelConfig {
             Self::Mala(k) => Arc::new(k.checked()?),
             Self::Replay(k) => Arc::new(k.checked()?),
             Self::Exact(k) => Arc::new(k.checked()?),
+            Self::Flips(k) => Arc::new(k.checked()?),
         })
     }
 
@@ -114,6 +124,7 @@ impl KernelConfig {
             Self::Metropolis(_) => vec![],
             Self::Replay(_) => vec![Need::SpectralOperator],
             Self::Exact(_) => vec![Need::ConjugateOperator],
+            Self::Flips(_) => vec![Need::Tokens],
         }
     }
 }

@@ -3,6 +3,7 @@
 mod conjugate_gradient;
 mod dense;
 mod diagonal;
+mod groups;
 mod pixelwise;
 mod spectral;
 mod weighted;
@@ -120,6 +121,9 @@ impl Kernel for Exact {
         if let Approx::Draws { points, log_weights } = target.approx {
             return weighted::draw(points, log_weights, target.likelihood, noise, step);
         }
+        if let Approx::Sites { start, log_probs, symbols } = target.approx {
+            return groups::draw(start, log_probs, *symbols, target.likelihood, noise, step);
+        }
         let Some(likelihood) = target.likelihood.as_gaussian() else {
             return Err(Error::missing(self.name(), "Gaussian measurement noise", target.likelihood.name()));
         };
@@ -128,7 +132,7 @@ impl Kernel for Exact {
                 self.draw_gaussian(mean, covariance, likelihood, noise, step)
             }
             Approx::Mixture { rows, shape } => dense::draw_mixture(rows, shape, likelihood, noise, step),
-            Approx::Score { .. } | Approx::Draws { .. } => {
+            Approx::Score { .. } | Approx::Draws { .. } | Approx::Sites { .. } => {
                 Err(Error::missing(self.name(), "p(x0 | x_t) in closed form", target.approx.name()))
             }
         }

@@ -1,0 +1,117 @@
+//! Best of N: samples of the prior over tokens, of which the one that fits the measurement best is kept.
+//!
+//! The baseline of the paper's discrete table, with N = 20. Every chain of a run has its own N samples.
+
+use daps_core::{
+    Address, Error, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule,
+    ScheduleRule, State, Task, candle::Tensor,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::walk::{Level, walk};
+
+/// Settings of best-of-N.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BestOfN {
+    /// Levels of the reverse chain.
+    pub schedule: ScheduleRule,
+    /// N, samples to choose from.
+    pub particles: usize,
+}
+
+impl Default for BestOfN {
+    fn default() -> Self {
+        Self { schedule: ScheduleRule::Geometric { levels: 50, max: 20.0, min: 0.01 }, particles: 20 }
+    }
+}
+
+static INFO: MethodInfo = MethodInfo {
+    name: "best_of_n",
+    summary: "draws N samples of the prior over tokens and keeps the one of the highest likelihood",
+    paper: "the baseline of Zhang et al., CVPR 2025, Appendix C",
+};
+
+impl BestOfN {
+    /// Checks everything that can be checked without a task.
+    pub fn check_settings(&self) -> Result<()> {
+        Schedule::new(&self.schedule)?;
+        check_particles(INFO.name, self.particles)
+    }
+}
+
+/// Refuses a crowd of nobody.
+pub(crate) fn check_particles(who: &str, particles: usize) -> Result<()> {
+    match particles {
+        0 => Err(Error::invalid(format!("{who}.particles"), "at least 1", 0)),
+        _ => Ok(()),
+    }
+}
+
+/// Of particles `[rows, …]` each, row by row the one that was chosen.
+pub(crate) fn gather(particles: &[Tensor], chosen: &[usize]) -> Result<Tensor> {
+    let row = |(row, &k): (usize, &usize)| particles[k].narrow(0, row, 1);
+    let rows: Vec<Tensor> = chosen.iter().enumerate().map(row).collect::<std::result::Result<_, _>>()?;
+    Ok(Tensor::cat(&rows, 0)?)
+}
+
+/// The first of the largest numbers.
+pub(crate) fn largest(values: &[f64]) -> usize {
+    (1..values.len()).fold(0, |best, k| if values[k] > values[best] { k } else { best })
+}
+
+impl Method for BestOfN {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::Tokens]
+    }
+
+    fn levels(&self) -> usize {
+        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    }
+
+    fn sample(
+        &self,
+        task: &Task,
+        noise: &Noise,
+        from: Option<State>,
+        observer: &mut dyn Observer,
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        let (model, schedule, count) =
+            (task.tokens(INFO.name)?, Schedule::new(&self.schedule)?, self.particles);
+        let chain = model.corruption();
+        let start = || {
+            let pure = |k| chain.pure(model.shape(), noise, Address::new(0, Purpose::Init, k));
+            let crowd = (0..count).map(pure).collect::<Result<Vec<_>>>()?;
+            let mut state = State::start(crowd[0].clone());
+            state.memory = vec![Tensor::stack(&crowd, 1)?];
+            Ok(state)
+        };
+        walk(&schedule, from, observer, start, |state, step| {
+            let crowd = state.memory(0)?;
+            let mut moved = Vec::with_capacity(count);
+            for k in 0..count {
+                let x = crowd.narrow(1, k, 1)?.squeeze(1)?.contiguous()?;
+                let marginals = model.marginals(&x, step.sigma)?;
+                let at = Address::new(step.index, Purpose::Estimate, k);
+                moved.push(chain.reverse_draw(&x, &marginals, (step.sigma, step.next), noise, at)?);
+            }
+            state.x_t = moved[0].clone();
+            let mut operator_calls = 0;
+            if step.next == 0.0 {
+                let fits =
+                    moved.iter().map(|x| task.likelihood.log_prob(x)).collect::<Result<Vec<Vec<f64>>>>()?;
+                let of_row = |row: usize| largest(&fits.iter().map(|f| f[row]).collect::<Vec<_>>());
+                state.x_t = gather(&moved, &(0..noise.len()).map(of_row).collect::<Vec<_>>())?;
+                operator_calls = count;
+            }
+            state.memory = vec![Tensor::stack(&moved, 1)?];
+            Ok(Level::new(state.x_t.clone(), state.x_t.clone(), count, operator_calls))
+        })
+    }
+}
