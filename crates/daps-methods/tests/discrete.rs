@@ -83,7 +83,7 @@ fn forward_and_reverse_chains_have_their_closed_form() {
         let (noise, at) = (Noise::chains(1, draws), |p| Address::new(0, p, 0));
         let x0 = prior.draw(&noise, at(Purpose::Reference)).unwrap();
         agrees("prior", &x0, &prior.probabilities(), 2);
-        let x_t = chain.corrupt(&x0, 0.7, &noise, at(Purpose::Renoise)).unwrap();
+        let x_t = chain.corrupt(&x0, &[0.7], &noise, at(Purpose::Renoise)).unwrap();
         let forward = tables::forward(&prior.probabilities(), &prior, 0.7);
         agrees("forward", &x_t, &forward, chain.states());
         for steps in [1, 3] {
@@ -253,7 +253,8 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
         "ddnm needs a denoiser; a prior over tokens has none"
     );
 
-    let settings = "kernel = { kind = 'langevin', steps = 3, step_size = { eta0 = 1e-4 } }".parse().unwrap();
+    let langevin = toml::to_string(&KernelConfig::named("langevin").unwrap()).unwrap();
+    let settings = format!("[kernel]\n{}", langevin.replace("[step_size]", "[kernel.step_size]")).parse().unwrap();
     let message = daps_methods::registry::build("discrete_daps", &settings, "xor").err().unwrap().to_string();
     assert!(message.starts_with("discrete_daps.kernel: expected flips or exact, got langevin"), "{message}");
 }

@@ -26,6 +26,6 @@ pub use error::{Error, KeyMismatch, Result};
 pub use files::{read_array, read_images};
 pub use listed::Listed;
 pub use mixture::GaussianMixture;
-pub use network::{NetworkConfig, NetworkPrior};
+pub use network::{NetworkConfig, NetworkPrior, TokenPrior};
 pub use registry::{PriorInfo, build, registry};
 pub use spread::{spread_bound, spread_table};

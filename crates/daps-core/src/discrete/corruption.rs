@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::real::{batched, with_slice};
+use crate::real::{batched, pick, with_slice};
 use crate::{Address, Error, Noise, Result, open01};
 
 /// What a token turns into.
@@ -89,11 +89,11 @@ impl Corruption {
         }
     }
 
-    /// Runs the chain from clean tokens to level σ.
-    pub fn corrupt(&self, x0: &Tensor, sigma: f64, noise: &Noise, at: Address) -> Result<Tensor> {
+    /// Runs the chain from clean tokens to level σ, one for all rows or one for each.
+    pub fn corrupt(&self, x0: &Tensor, sigma: &[f64], noise: &Noise, at: Address) -> Result<Tensor> {
         self.check("tokens to corrupt", x0, false)?;
-        let kept = (-sigma).exp();
-        map_tokens(x0, noise, at, |_, rng, x| {
+        map_tokens(x0, noise, at, |row, rng, x| {
+            let kept = (-pick(sigma, row)).exp();
             for token in x {
                 // One number decides whether, another one what, so that streams stay in step.
                 let (u, v) = (open01(rng), open01(rng));
@@ -166,7 +166,7 @@ mod tests {
             let chain = Corruption::new(symbols, rate).unwrap();
             let x0 = Tensor::full(1u8, (1, draws), &Device::Cpu).unwrap();
             let at = Address::new(0, Purpose::Renoise, 0);
-            let x_t = chain.corrupt(&x0, 0.8, &Noise::chains(1, 1), at).unwrap();
+            let x_t = chain.corrupt(&x0, &[0.8], &Noise::chains(1, 1), at).unwrap();
             chain.check("x_t", &x_t, true).unwrap();
             let x_t: Vec<u8> = x_t.flatten_all().unwrap().to_vec1().unwrap();
             for b in 0..chain.states() {

@@ -82,6 +82,7 @@ impl Prior for Tokens {
     }
 
     fn renoise(&self, x0_y: &Tensor, step: &Step, noise: &Noise) -> Result<Tensor> {
-        self.model.corruption().corrupt(x0_y, step.next, noise, Address::new(step.index, Purpose::Renoise, 0))
+        let at = Address::new(step.index, Purpose::Renoise, 0);
+        self.model.corruption().corrupt(x0_y, &[step.next], noise, at)
     }
 }

@@ -122,18 +122,29 @@ impl NetworkConfig {
             Architecture::Dhariwal(config) => config.check()?,
         }
         whole("patch", self.patch, 1, 64)?;
+        self.preconditioning.check()?;
         if !self.seen()[0].is_multiple_of(self.patch * self.patch) {
             let expected = format!("a multiple of {}, the pixels of a patch", self.patch * self.patch);
             return Err(daps_core::Error::invalid("network.channels", expected, self.seen()[0]).into());
         }
-        Ok(self.preconditioning.check()?)
+        let each = self.patch * self.patch * self.states();
+        if !self.seen()[0].is_multiple_of(each) {
+            let expected = format!("a multiple of {each}, a channel for each state of a token");
+            return Err(daps_core::Error::invalid("network.channels", expected, self.seen()[0]).into());
+        }
+        Ok(())
+    }
+
+    /// Channels that one value of an image takes: one, or as many as a token has states.
+    fn states(&self) -> usize {
+        self.preconditioning.corruption().ok().flatten().map_or(1, |chain| chain.states())
     }
 
     /// The shape of an image: channels, height, width.
     #[must_use]
     pub fn shape(&self) -> [usize; 3] {
         let ([channels, height, width], p) = (self.seen(), self.patch);
-        [channels / (p * p), height * p, width * p]
+        [channels / (p * p * self.states()), height * p, width * p]
     }
 
     /// The shape of what the network sees: the same where a patch is one pixel.

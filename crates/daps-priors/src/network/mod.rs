@@ -1,4 +1,4 @@
-//! Diffusion networks: U-Nets with their published parameter names, and the border that makes them denoisers.
+//! Diffusion networks: U-Nets with their published parameter names, and the borders that make them denoisers or priors over tokens.
 
 mod adm;
 pub mod bench;
@@ -11,6 +11,7 @@ mod patch;
 mod preconditioning;
 mod prior;
 mod song;
+mod tokens;
 
 use daps_nn::FeatureMap;
 
@@ -22,6 +23,7 @@ pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
 pub(crate) use prior::factors;
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
+pub use tokens::{TokenPrior, quantise};
 
 /// A U-Net: an image batch, one noise label per sample and perhaps a class per sample in, an image batch out.
 pub trait Network: Send + Sync {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use daps_core::{Corruption, Rate};
 use serde::{Deserialize, Serialize};
 
 /// The four families of Karras et al. (EDM), table 1. `kind` in a configuration names the family.
@@ -39,6 +40,14 @@ pub enum Preconditioning {
         /// Standard deviation of the data.
         #[serde(default = "sigma_data")]
         sigma_data: f64,
+    },
+    /// None: the network gives logits of tokens ([`super::TokenPrior`]), and a noise label is all it needs.
+    Tokens {
+        /// The alphabet's size.
+        symbols: usize,
+        /// What a corrupted token turns into.
+        #[serde(default)]
+        rate: Rate,
     },
 }
 
@@ -103,6 +112,7 @@ impl Preconditioning {
             Self::Ve => (vec![], 1),
             Self::Iddpm { offset, smallest_ratio, steps } => (vec![offset, smallest_ratio], steps),
             Self::Edm { sigma_data } => (vec![sigma_data], 1),
+            Self::Tokens { .. } => (vec![], 1),
         };
         if let Some(bad) = values.into_iter().find(|v| !(v.is_finite() && *v > 0.0)) {
             return Err(daps_core::Error::invalid("preconditioning", "positive finite constants", bad));
@@ -111,7 +121,15 @@ impl Preconditioning {
             let expected = format!("from 1 to {MOST_STEPS}");
             return Err(daps_core::Error::invalid("preconditioning.steps", expected, steps));
         }
-        Ok(())
+        self.corruption().map(|_| ())
+    }
+
+    /// The chain that corrupts tokens, where the network knows tokens.
+    pub fn corruption(&self) -> daps_core::Result<Option<Corruption>> {
+        match *self {
+            Self::Tokens { symbols, rate } => Corruption::new(symbols, rate).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// The factors at σ > 0, where one is wanted; for many, [`Preconditioning::prepared`] first.
@@ -143,7 +161,7 @@ impl Prepared {
     /// The factors at σ > 0.
     #[must_use]
     pub fn at(&self, sigma: f64) -> Coefficients {
-        use Preconditioning::{Edm, Iddpm, Ve, Vp};
+        use Preconditioning::{Edm, Iddpm, Tokens, Ve, Vp};
         let unit = 1.0 / (sigma * sigma + 1.0).sqrt();
         match self.family {
             Vp { beta_min, beta_d, steps } => {
@@ -165,6 +183,7 @@ impl Prepared {
                 let (skip, out) = (s * s / total, sigma * s / total.sqrt());
                 Coefficients { skip, out, input: 1.0 / total.sqrt(), noise: sigma.ln() / 4.0 }
             }
+            Tokens { .. } => Coefficients { skip: 0.0, out: 1.0, input: 1.0, noise: sigma.ln() / 4.0 },
         }
     }
 }

@@ -32,7 +32,7 @@ pub struct NetworkPrior {
 impl NetworkPrior {
     /// From given parameters, which must fit the configuration exactly.
     pub fn new(config: &NetworkConfig, tensors: BTreeMap<String, Tensor>) -> Result<Self> {
-        Ok(Self::around(config, config.network(tensors)?))
+        Self::around(config, config.network(tensors)?)
     }
 
     /// From fresh parameters, with the variables to train.
@@ -42,7 +42,7 @@ impl NetworkPrior {
         device: &Device,
     ) -> Result<(Self, BTreeMap<String, Var>)> {
         let (network, variables) = config.fresh(seed, device)?;
-        Ok((Self::around(config, network), variables))
+        Ok((Self::around(config, network)?, variables))
     }
 
     /// From a checkpoint; without a configuration, the one in or beside the file.
@@ -64,8 +64,14 @@ impl NetworkPrior {
         Ok(self)
     }
 
-    fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Self {
-        Self {
+    fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Result<Self> {
+        if config.preconditioning.corruption()?.is_some() {
+            let whom = "a network over tokens";
+            return Err(
+                daps_core::Error::missing("a prior over continuous samples", "a denoiser", whom).into()
+            );
+        }
+        Ok(Self {
             network: network.into(),
             preconditioning: config.preconditioning.prepared(),
             shape: config.shape().to_vec(),
@@ -75,7 +81,7 @@ impl NetworkPrior {
             needs_class: config.needs_class(),
             class: None,
             spread: None,
-        }
+        })
     }
 
     /// The same network for images of another size.
@@ -183,7 +189,7 @@ pub(crate) fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f6
     c.iter().map(f).collect()
 }
 
-fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
+pub(super) fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
     daps_core::Error::Tensor(error.into())
 }
 

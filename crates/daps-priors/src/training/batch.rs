@@ -1,11 +1,12 @@
 //! What a step sees: images, mirrors, noise levels and noise, each a function of (seed, step, place in the batch).
 
 use candle_core::{DType, Tensor};
-use daps_core::{Address, Noise, Purpose, Row, open01};
+use daps_core::{Address, Corruption, Noise, Purpose, Row, open01};
 use rand_chacha::rand_core::Rng;
 
 use super::data::Images;
 use crate::Result;
+use crate::network::quantise;
 
 /// Running numbers of the choices that a step or an epoch makes.
 const ORDER: usize = 0;
@@ -19,6 +20,17 @@ pub struct Batch {
     pub x0: Tensor,
     /// Standard normal noise.
     pub noise: Tensor,
+    /// A noise level for each image.
+    pub sigma: Vec<f64>,
+}
+
+/// One step's input for a prior over tokens.
+#[derive(Clone, Debug)]
+pub struct TokenBatch {
+    /// Clean tokens.
+    pub x0: Tensor,
+    /// The same, corrupted.
+    pub x_t: Tensor,
     /// A noise level for each image.
     pub sigma: Vec<f64>,
 }
@@ -47,6 +59,21 @@ impl Batches {
 
     /// The batch of a step.
     pub fn at(&mut self, step: u64, images: &Images) -> Result<Batch> {
+        let (x0, sigma, noise) = self.choose(step, images)?;
+        let at = Address::new(step as usize, Purpose::Renoise, 0);
+        Ok(Batch { x0, noise: noise.normal(at, &images.shape(), DType::F32)?, sigma })
+    }
+
+    /// The batch of a step as tokens, clean and corrupted.
+    pub fn tokens(&mut self, step: u64, images: &Images, chain: &Corruption) -> Result<TokenBatch> {
+        let (x0, sigma, noise) = self.choose(step, images)?;
+        let x0 = quantise(&x0, chain.symbols())?;
+        let x_t = chain.corrupt(&x0, &sigma, &noise, Address::new(step as usize, Purpose::Renoise, 0))?;
+        Ok(TokenBatch { x0, x_t, sigma })
+    }
+
+    /// Images, levels and the noise of a step.
+    fn choose(&mut self, step: u64, images: &Images) -> Result<(Tensor, Vec<f64>, Noise)> {
         let rows = (0..self.size as u64).map(|place| Row { measurement: place, chain: 0 }).collect();
         let noise = Noise::new(self.seed, rows);
         let at = |purpose, index| Address::new(step as usize, purpose, index);
@@ -64,11 +91,8 @@ impl Batches {
             let (mean, deviation) = self.log_sigma;
             (mean + deviation * normal_quantile((place as f64 + offset) / self.size as f64)).exp()
         });
-        Ok(Batch {
-            x0: images.select(&chosen)?,
-            noise: noise.normal(at(Purpose::Renoise, 0), &images.shape(), DType::F32)?,
-            sigma: sigma.collect(),
-        })
+        let sigma = sigma.collect();
+        Ok((images.select(&chosen)?, sigma, noise))
     }
 
     /// The `number`-th image that training sees.

@@ -1,5 +1,6 @@
 //! What to train, on what and how: one TOML file, checked before any work starts.
 
+use daps_core::Rate;
 use serde::{Deserialize, Serialize};
 
 use super::data::DataConfig;
@@ -29,6 +30,9 @@ pub struct TrainConfig {
     /// Side of the patches that the network sees as one pixel.
     #[serde(default = "one")]
     pub patch: usize,
+    /// Train a prior over tokens instead of a denoiser: grey values are cut into as many parts as there are symbols.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokensConfig>,
     /// The data set.
     pub data: DataConfig,
     /// The network's architecture.
@@ -45,6 +49,17 @@ pub struct TrainConfig {
     /// What the model card says.
     #[serde(default)]
     pub card: CardConfig,
+}
+
+/// An alphabet and the chain that corrupts it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokensConfig {
+    /// The alphabet's size.
+    pub symbols: usize,
+    /// What a corrupted token turns into.
+    #[serde(default)]
+    pub rate: Rate,
 }
 
 /// ln σ ~ N(p_mean, p_std²), and EDM's weights for data of deviation σ_data.
@@ -167,7 +182,10 @@ impl TrainConfig {
         NetworkConfig {
             patch: self.patch,
             network: self.network.clone(),
-            preconditioning: Preconditioning::Edm { sigma_data },
+            preconditioning: match self.tokens {
+                Some(TokensConfig { symbols, rate }) => Preconditioning::Tokens { symbols, rate },
+                None => Preconditioning::Edm { sigma_data },
+            },
         }
     }
 

@@ -10,8 +10,8 @@ mod optimizer;
 mod trainer;
 mod validation;
 
-pub use batch::{Batch, Batches};
-pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TrainConfig};
+pub use batch::{Batch, Batches, TokenBatch};
+pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TokensConfig, TrainConfig};
 pub use data::{DataConfig, Dataset, Fit, Images};
 pub use export::{Export, spread_levels};
 pub use loss::loss_and_gradients;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
+use daps_core::Categorical;
 use daps_core::real::to_f64;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,7 @@ use super::data::Dataset;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, ema_decay, learning_rate};
 use crate::checkpoint::{self, CONFIG_KEY, write_safetensors};
-use crate::network::{NetworkConfig, NetworkPrior, Preconditioning};
+use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Error, Result};
 
 /// Steps that a point of the loss curve covers.
@@ -27,7 +28,7 @@ const MARK_KEY: &str = "daps.training";
 pub struct Point {
     /// Images seen so far.
     pub images: u64,
-    /// EDM's loss.
+    /// EDM's loss, or the cross-entropy of a token.
     pub loss: f64,
     /// The gradient's norm before it was limited.
     pub norm: f64,
@@ -46,12 +47,18 @@ struct Mark {
     data: String,
 }
 
+/// What is trained.
+enum Learner {
+    Denoiser(NetworkPrior),
+    Tokens(TokenPrior),
+}
+
 /// A network in training.
 pub struct Trainer {
     config: TrainConfig,
     network: NetworkConfig,
     data: Dataset,
-    prior: NetworkPrior,
+    learner: Learner,
     optimizer: AdamW,
     batches: Batches,
     step: u64,
@@ -72,14 +79,20 @@ impl Trainer {
         };
         let network = config.network(sigma_data);
         network.check()?;
-        let (prior, variables) = NetworkPrior::fresh(&network, config.seed, &Device::Cpu)?;
+        let (learner, variables) = if config.tokens.is_some() {
+            let (prior, variables) = TokenPrior::fresh(&network, config.seed, &Device::Cpu)?;
+            (Learner::Tokens(prior), variables)
+        } else {
+            let (prior, variables) = NetworkPrior::fresh(&network, config.seed, &Device::Cpu)?;
+            (Learner::Denoiser(prior), variables)
+        };
         let log_sigma = (config.loss.p_mean, config.loss.p_std);
         Ok(Self {
             optimizer: AdamW::new(&config.optimizer, variables)?,
             batches: Batches::new(config.seed, config.batch, config.data.flip, log_sigma),
             network,
             data,
-            prior,
+            learner,
             config,
             step: 0,
             seconds: 0.0,
@@ -141,8 +154,15 @@ impl Trainer {
 
     /// One step; gives its loss.
     pub fn advance(&mut self) -> Result<f64> {
-        let batch = self.batches.at(self.step, &self.data.train)?;
-        let (loss, gradients) = loss_and_gradients(&self.prior, &batch)?;
+        let (loss, gradients) = match &self.learner {
+            Learner::Denoiser(prior) => {
+                loss_and_gradients(prior, &self.batches.at(self.step, &self.data.train)?)?
+            }
+            Learner::Tokens(prior) => {
+                let batch = self.batches.tokens(self.step, &self.data.train, prior.corruption())?;
+                prior.cross_entropy(&batch.x0, &batch.x_t, &batch.sigma)?
+            }
+        };
         let number = self.step + 1;
         let images = (number * self.config.batch as u64) as f64;
         let rate = learning_rate(&self.config.optimizer, images);
@@ -168,6 +188,11 @@ impl Trainer {
     /// The denoiser with the averaged weights.
     pub fn average(&self) -> Result<NetworkPrior> {
         NetworkPrior::new(&self.network, self.optimizer.average()?)
+    }
+
+    /// The prior over tokens with the averaged weights.
+    pub fn average_tokens(&self) -> Result<TokenPrior> {
+        TokenPrior::new(&self.network, self.optimizer.average()?)
     }
 
     /// The averaged weights.
