@@ -70,11 +70,14 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
     let base = config_file.parent().unwrap_or(Path::new("."));
     let mut training = Training::open(config, base, &out, args.resume)?;
     let trainer = training.trainer();
+    let data = match trainer.config().tokens {
+        Some(tokens) => format!("{} symbols", tokens.symbols),
+        None => format!("σ_data {:.4}", trainer.sigma_data()),
+    };
     eprintln!(
-        "{} images to train on, {} held out, σ_data {:.4}, {} parameters; {} images seen so far",
+        "{} images to train on, {} held out, {data}, {} parameters; {} images seen so far",
         trainer.data().train.len(),
         trainer.data().held_out.len(),
-        trainer.sigma_data(),
         trainer.parameters(),
         trainer.images(),
     );

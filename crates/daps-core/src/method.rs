@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Categorical, Denoiser, Error, Likelihood, Noise, Observer, Result, Samples, State};
+use crate::{
+    Categorical, Denoiser, Error, Likelihood, LocalLikelihood, Noise, Observer, Result, Samples, State,
+};
 
 /// A prior: over continuous samples or over tokens.
 #[derive(Clone)]
@@ -42,7 +44,7 @@ impl Task {
     /// A task with a prior over tokens.
     pub fn discrete(model: Arc<dyn Categorical>, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
         let symbols = model.corruption().symbols();
-        match likelihood.as_local().and_then(|local| local.symbols()) {
+        match likelihood.as_local().and_then(LocalLikelihood::symbols) {
             Some(known) if known != symbols => {
                 let what = format!("alphabet of the prior, as seen by {}", likelihood.name());
                 Err(Error::invalid(what, format!("{known} symbols"), symbols))

@@ -254,7 +254,8 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
     );
 
     let langevin = toml::to_string(&KernelConfig::named("langevin").unwrap()).unwrap();
-    let settings = format!("[kernel]\n{}", langevin.replace("[step_size]", "[kernel.step_size]")).parse().unwrap();
+    let settings =
+        format!("[kernel]\n{}", langevin.replace("[step_size]", "[kernel.step_size]")).parse().unwrap();
     let message = daps_methods::registry::build("discrete_daps", &settings, "xor").err().unwrap().to_string();
     assert!(message.starts_with("discrete_daps.kernel: expected flips or exact, got langevin"), "{message}");
 }

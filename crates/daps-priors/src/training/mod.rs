@@ -13,7 +13,7 @@ mod validation;
 pub use batch::{Batch, Batches, TokenBatch};
 pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TokensConfig, TrainConfig};
 pub use data::{DataConfig, Dataset, Fit, Images};
-pub use export::{Export, spread_levels};
+pub use export::{Export, export_tokens, spread_levels};
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};
 pub use trainer::{Point, Trainer};

@@ -3,13 +3,14 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use daps_core::SpreadTable;
+use candle_core::Tensor;
+use daps_core::{Categorical, SpreadTable};
 use daps_priors::training::{
     DENOISING_LEVELS, Dataset, Export, TrainConfig, Trainer, measure_spread, psnr, spread_levels,
 };
 use serde::Serialize;
 
-use super::{CHECKPOINT, CONFIG, write_samples};
+use super::{CHECKPOINT, CONFIG, tokens, write_samples};
 use crate::progress::Progress;
 use crate::{Error, Result, files};
 
@@ -25,8 +26,8 @@ pub struct Exported {
     pub images: u64,
     /// SHA-256 of the tensors.
     pub sha256: String,
-    /// r(σ) on held-out images.
-    pub spread: SpreadTable,
+    /// r(σ) on held-out images; a prior over tokens has none.
+    pub spread: Option<SpreadTable>,
 }
 
 /// Writes the averaged weights of the run in `directory` to `path` (f16, with configuration, r(σ) and checksum inside), and
@@ -47,6 +48,9 @@ pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Res
     let mut trainer = Trainer::new(config, data)?;
     trainer.resume(&checkpoint)?;
     let held_out = trainer.data().held_out.first(MOST)?;
+    if trainer.config().tokens.is_some() {
+        return export_tokens(&trainer, &held_out, path, folder, &card);
+    }
     if held_out.dims()[0] < 2 {
         return Err(Error::content(directory, "held out fewer than two images: r(σ) cannot be measured"));
     }
@@ -68,33 +72,59 @@ pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Res
     files::make_directory(folder, true)?;
     let sha256 = export.write(path, &spread)?;
     write_samples(&folder.join("samples.png"), &export.prior, seed)?;
-    let done = Exported { images: trainer.images(), sha256, spread };
-    files::write(&card, card_text(&trainer, &done, path)?.as_bytes())?;
-    Ok(done)
+    let text = card_text(&trainer, &sha256, &spread, path)?;
+    files::write(&card, text.as_bytes())?;
+    Ok(Exported { images: trainer.images(), sha256, spread: Some(spread) })
 }
 
-/// The model card as Markdown.
-fn card_text(trainer: &Trainer, done: &Exported, path: &Path) -> Result<String> {
+/// The same for a prior over tokens.
+fn export_tokens(
+    trainer: &Trainer,
+    held_out: &Tensor,
+    path: &Path,
+    folder: &Path,
+    card: &Path,
+) -> Result<Exported> {
+    files::make_directory(folder, true)?;
+    let (prior, sha256) = daps_priors::training::export_tokens(trainer, path)?;
+    tokens::write_samples(&folder.join("samples.png"), &prior, trainer.config().seed)?;
+    let table = tokens::cross_entropy(&prior, held_out, trainer.config().seed)?;
+    let symbols = prior.corruption().symbols();
+    let what = format!("A model p(x0 | x_t) of images of {symbols} symbols, as a prior for `daps`.");
+    let mut text = card_head(trainer, &what, &sha256, path);
+    let _ = writeln!(text, "\n## Images that it was not trained on\n");
+    let _ = writeln!(
+        text,
+        "The mean over tokens of -ln p(x0_i | x_t) in nats, over {} images; a token is redrawn with probability 1 - e^-σ.\n",
+        held_out.dims()[0]
+    );
+    let _ = writeln!(text, "| σ | nats |\n|---|---|");
+    for (sigma, nats) in table {
+        let _ = writeln!(text, "| {sigma} | {nats:.4} |");
+    }
+    let _ = writeln!(
+        text,
+        "\n## Samples\n\n![samples](samples.png)\n\nSeed {}, not chosen.",
+        trainer.config().seed
+    );
+    let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
+    files::write(card, text.as_bytes())?;
+    Ok(Exported { images: trainer.images(), sha256, spread: None })
+}
+
+/// What every card says first: what it is, from what it was made, and how to make it again.
+fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String {
     let config = trainer.config();
-    let [channels, height, width] = trainer.network().shape();
-    let color = if channels == 1 { "grey" } else { "RGB" };
     let file = path.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
     let loss = trainer.curve().iter().rev().take(20).map(|p| p.loss);
     let loss = loss.clone().sum::<f64>() / loss.count().max(1) as f64;
-    let mut text = format!(
-        "{MARK}\n# {}\n\nA denoiser D(x, σ) of {height}x{width} {color} images in [-1, 1], as a prior for `daps`.\n\n",
-        config.name
-    );
+    let mut text = format!("{MARK}\n# {}\n\n{what}\n\n", config.name);
     let mut row = |name: &str, value: &str| {
         let _ = writeln!(text, "- **{name}**: {value}");
     };
     row(
         "Weights",
-        &format!(
-            "`{file}`, f16, {} parameters, SHA-256 of the tensors `{}`",
-            trainer.parameters(),
-            done.sha256
-        ),
+        &format!("`{file}`, f16, {} parameters, SHA-256 of the tensors `{}`", trainer.parameters(), sha256),
     );
     if !config.card.data.is_empty() {
         row("Data", &config.card.data);
@@ -107,16 +137,13 @@ fn card_text(trainer: &Trainer, done: &Exported, path: &Path) -> Result<String> 
     if !config.card.licence.is_empty() {
         row("Licence", &config.card.licence);
     }
-    row("Images seen", &format!("{}, in batches of {}", done.images, config.batch));
-    row(
-        "Loss",
-        &format!(
-            "EDM's, σ_data = {:.4} (measured on the training images), ln σ ~ N({}, {}²); {loss:.4} at the end",
-            trainer.sigma_data(),
-            config.loss.p_mean,
-            config.loss.p_std
-        ),
-    );
+    row("Images seen", &format!("{}, in batches of {}", trainer.images(), config.batch));
+    let levels = format!("ln σ ~ N({}, {}²); {loss:.4} at the end", config.loss.p_mean, config.loss.p_std);
+    let kind = match config.tokens {
+        Some(_) => "cross-entropy of a token".to_owned(),
+        None => format!("EDM's, σ_data = {:.4} (measured on the training images)", trainer.sigma_data()),
+    };
+    row("Loss", &format!("{kind}, {levels}"));
     let _ = writeln!(text, "\n## Made with\n\n```console");
     if !config.card.recipe.is_empty() {
         let _ = writeln!(text, "$ {}", config.card.recipe);
@@ -125,19 +152,30 @@ fn card_text(trainer: &Trainer, done: &Exported, path: &Path) -> Result<String> 
     let _ = writeln!(
         text,
         "$ daps train --config priors/{name}/train.toml --out runs/{name} --until {}",
-        done.images
+        trainer.images()
     );
     let _ = writeln!(text, "$ daps train export runs/{name} --out priors/{name}/{file}\n```");
+    text
+}
+
+/// The model card of a denoiser as Markdown.
+fn card_text(trainer: &Trainer, sha256: &str, spread: &SpreadTable, path: &Path) -> Result<String> {
+    let (config, held) = (trainer.config(), trainer.data().held_out.len());
+    let [channels, height, width] = trainer.network().shape();
+    let color = if channels == 1 { "grey" } else { "RGB" };
+    let what =
+        format!("A denoiser D(x, σ) of {height}x{width} {color} images in [-1, 1], as a prior for `daps`.");
+    let mut text = card_head(trainer, &what, sha256, path);
     let _ = writeln!(text, "\n## Denoising images that it was not trained on\n");
     let measured = held.min(MOST);
     let _ = writeln!(
         text,
         "r² = E‖x0 - D(x0 + σn, σ)‖²/d over {measured} held-out images, PSNR = 20 log₁₀(2/r). The file carries r at {} levels.\n",
-        done.spread.sigma.len()
+        spread.sigma.len()
     );
     let _ = writeln!(text, "| σ | PSNR in dB | r |\n|---|---|---|");
     for sigma in DENOISING_LEVELS {
-        let r = done.spread.at(sigma);
+        let r = spread.at(sigma);
         let _ = writeln!(text, "| {sigma} | {:.2} | {r:.4} |", psnr(r));
     }
     let _ = writeln!(

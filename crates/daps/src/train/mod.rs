@@ -1,6 +1,7 @@
 //! A training run in its directory: checkpoints, the loss curve, sample grids, denoising tables, and the end result.
 
 mod export;
+mod tokens;
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -143,7 +144,9 @@ impl Training {
         self.write("loss.csv", &csv)?;
         if self.trainer.curve().len() > 1 {
             let points = self.trainer.curve().iter().map(|p| (p.images as f64, p.loss)).collect();
-            let lines = [Line { name: "EDM's loss", points }];
+            let tokens = self.trainer.config().tokens.is_some();
+            let name = if tokens { "cross-entropy of a token" } else { "EDM's loss" };
+            let lines = [Line { name, points }];
             self.write("loss.svg", &plot::log_lines("Training", "images", "loss", &lines, false)?)?;
         }
         Ok(())
@@ -151,13 +154,26 @@ impl Training {
 
     /// Writes a sample grid and, where images are held out, the denoising table.
     fn report(&self, progress: &mut dyn Progress) -> Result<()> {
-        let prior = self.trainer.average()?;
-        write_samples(&self.directory.join("samples.png"), &prior, self.trainer.config().seed)?;
+        let (pictures, seed) = (self.directory.join("samples.png"), self.trainer.config().seed);
         let held_out = self.trainer.data().held_out.first(QUICK)?;
-        if held_out.dims()[0] >= 2 {
-            let table = measure_spread(&prior, &held_out, &DENOISING_LEVELS, self.trainer.config().seed)?;
-            let line = denoising_line(&table);
-            progress.note(&format!("held-out denoising, σ: dB  {line}"));
+        let measured = held_out.dims()[0] >= 2;
+        let line = if self.trainer.config().tokens.is_some() {
+            let prior = self.trainer.average_tokens()?;
+            tokens::write_samples(&pictures, &prior, seed)?;
+            let table = if measured { tokens::cross_entropy(&prior, &held_out, seed)? } else { vec![] };
+            ("held-out cross-entropy, σ: nats", tokens::line(&table))
+        } else {
+            let prior = self.trainer.average()?;
+            write_samples(&pictures, &prior, seed)?;
+            let line = match measured {
+                true => denoising_line(&measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed)?),
+                false => String::new(),
+            };
+            ("held-out denoising, σ: dB", line)
+        };
+        if measured {
+            let (what, line) = line;
+            progress.note(&format!("{what}  {line}"));
             let entry = format!("{},{line}\n", self.trainer.images());
             let path = self.directory.join("validation.csv");
             let before = if path.exists() { files::read_text(&path)? } else { String::new() };
