@@ -58,7 +58,7 @@ impl Fourier {
             row[columns..].fill(T::default());
         });
         fft.filtered(&lines, 0..rows, |first, spectrum| {
-            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, &k)| *z = *z * k);
+            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, &k)| *z *= k);
         })
     }
 
@@ -81,7 +81,7 @@ impl Fourier {
     fn blurred_back<T: Num>(&self, lines: &[Complex<T>], out: &mut [T]) {
         let (fft, symbol) = (T::fft(&self.plans), T::spectrum(&self.symbol));
         let plane = fft.filtered(lines, 0..self.padding.height, |first, spectrum| {
-            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, k)| *z = *z * k.conj());
+            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, k)| *z *= k.conj());
         });
         let (rows, columns) = (self.padding.rows.len(), self.padding.columns.len());
         let mut spread = vec![T::default(); rows * columns];
