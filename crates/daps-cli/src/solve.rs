@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use daps::experiment::Tuned;
-use daps::methods::registry::METHODS;
+use daps::methods::registry;
 use daps::{Directory, Run, RunConfig, TaskConfig, bundled, prior, task};
 use toml::{Table, Value};
 
@@ -199,9 +199,8 @@ impl Args {
         }
         if self.method == "daps" {
             table.entry("preset").or_insert("best".into());
-        } else if let (true, Some(entry)) = (table.is_empty(), METHODS.iter().find(|m| m.name == self.method))
-        {
-            table = entry.example.parse().context("a method's example")?;
+        } else if table.is_empty() {
+            table = registry::defaults(&self.method).map_err(daps::Error::from)?;
         }
         table.insert("name".into(), self.method.as_str().into());
         Ok(table)

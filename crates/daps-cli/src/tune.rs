@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorConfig, Source, TaskEntry};
-use daps::methods::registry::METHODS;
+use daps::methods::registry;
 use daps::report::number;
 use daps::tune::{Found, Metric, Search, Strategy};
 use daps::{bundled, task};
@@ -30,7 +30,7 @@ pub struct Args {
     /// What is looked for
     #[arg(long, value_enum, default_value_t = By::Psnr)]
     metric: By,
-    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a [prior] table
+    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a `prior` table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
     /// The shape of a sample, such as 3,64,64, where the prior does not know it
@@ -72,10 +72,7 @@ enum By {
 impl Args {
     /// The experiment whose one method is tuned.
     fn config(&self) -> anyhow::Result<ExperimentConfig> {
-        let mut fixed: Table = match METHODS.iter().find(|m| m.name == self.method) {
-            Some(entry) if entry.name != "daps" => entry.example.parse()?,
-            _ => Table::new(),
-        };
+        let mut fixed = registry::defaults(&self.method).map_err(daps::Error::from)?;
         fixed.extend(settings(&self.set)?);
         let names: Vec<String> = match self.tasks.is_empty() {
             true => task::TASKS.iter().map(|t| t.name.to_owned()).collect(),

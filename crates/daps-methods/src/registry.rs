@@ -219,11 +219,21 @@ particles = 20
     ),
 ];
 
+/// The method of a name.
+pub fn entry(name: &str) -> Result<&'static Entry> {
+    let entry = METHODS.iter().find(|m| m.name == name);
+    entry.ok_or_else(|| Error::unknown("method", name, METHODS.iter().map(|m| m.name)))
+}
+
+/// The settings of a method for which nothing is said: those that its documentation shows; none for DAPS, which has presets.
+pub fn defaults(name: &str) -> Result<Table> {
+    let example = if name == "daps" { "" } else { entry(name)?.example };
+    example.parse().map_err(|e: toml::de::Error| Error::invalid(name, "settings", e.message()))
+}
+
 /// Builds a method from its name and settings.
 pub fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
-    let entry = METHODS.iter().find(|m| m.name == name);
-    let entry = entry.ok_or_else(|| Error::unknown("method", name, METHODS.iter().map(|m| m.name)))?;
-    (entry.build)(table, task)
+    (entry(name)?.build)(table, task)
 }
 
 /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose

@@ -83,9 +83,12 @@ impl Node {
     }
 }
 
+/// Variables with their gradients.
+type Collected = HashMap<TensorId, (Tensor, Vec<f32>)>;
+
 thread_local! {
-    /// The gradients of variables that the backward pass on this thread has met so far, if it is one of [`backward`].
-    static COLLECTED: RefCell<Option<HashMap<TensorId, (Tensor, Vec<f32>)>>> = const { RefCell::new(None) };
+    /// What the backward pass on this thread has met so far, if it is one of [`backward`].
+    static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
 }
 
 /// The gradients of everything that led to `loss`, as [`Tensor::backward`] gives them, without a tensor of zeros and

@@ -10,7 +10,7 @@ use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
 use rustfft::{Fft, FftNum, FftPlanner};
 
 /// Rows or columns that one task transforms; fixed, though any number gives the same bits.
-const LINES: usize = 16;
+const LINES: usize = 8;
 
 /// The transforms of one plane size in both number types, each planned when first used.
 #[derive(Debug)]
@@ -75,6 +75,29 @@ impl<T: FftNum> Fft2<T> {
 
     /// The half spectrum of a plane whose rows outside `live` are zero; `fill(row, buffer)` writes a live row.
     pub fn forward(&self, live: Range<usize>, fill: impl Fn(usize, &mut [T]) + Sync) -> Vec<Complex<T>> {
+        self.columns(&self.rows(live.clone(), fill), live, |_, columns, scratch| {
+            self.column_forward.process_with_scratch(columns, scratch);
+        })
+    }
+
+    /// A plane filtered: `weigh(first, spectrum)` changes the half spectrum in place, some columns at a time, from number
+    /// `first` on (`height` values each). Gives the plane before the last transforms, for [`Fft2::put_rows`] or
+    /// [`Fft2::crop_rows`], times the number of values.
+    pub fn filtered(
+        &self,
+        rows: &[Complex<T>],
+        live: Range<usize>,
+        weigh: impl Fn(usize, &mut [Complex<T>]) + Sync,
+    ) -> Vec<Complex<T>> {
+        self.columns(rows, live, |first, columns, scratch| {
+            self.column_forward.process_with_scratch(columns, scratch);
+            weigh(first, columns);
+            self.column_inverse.process_with_scratch(columns, scratch);
+        })
+    }
+
+    /// The first pass: transforms of the rows in `live`, which `fill(row, buffer)` writes.
+    pub fn rows(&self, live: Range<usize>, fill: impl Fn(usize, &mut [T]) + Sync) -> Vec<Complex<T>> {
         let mut rows = vec![Complex::zero(); live.len() * self.half];
         rows.par_chunks_mut(LINES * self.half).enumerate().for_each(|(block, rows)| {
             let mut input = vec![T::zero(); self.width];
@@ -85,27 +108,31 @@ impl<T: FftNum> Fft2<T> {
                 debug_assert!(done.is_ok(), "buffers have the planned lengths");
             }
         });
-        let mut spectrum = vec![Complex::zero(); self.half * self.height];
-        self.forward_columns(&rows, live, &mut spectrum);
-        spectrum
+        rows
     }
 
-    /// The second pass: transforms of the columns of `rows`, with zeros where no row is live.
-    fn forward_columns(&self, rows: &[Complex<T>], live: Range<usize>, spectrum: &mut [Complex<T>]) {
+    /// The second pass: `change(first, columns, scratch)` gets the columns of `rows`, some at a time from number `first` on,
+    /// with zeros where no row is live.
+    fn columns(
+        &self,
+        rows: &[Complex<T>],
+        live: Range<usize>,
+        change: impl Fn(usize, &mut [Complex<T>], &mut [Complex<T>]) + Sync,
+    ) -> Vec<Complex<T>> {
+        let needed = |fft: &dyn Fft<T>| fft.get_inplace_scratch_len();
+        let scratch = needed(&*self.column_forward).max(needed(&*self.column_inverse));
+        let mut spectrum = vec![Complex::zero(); self.half * self.height];
         spectrum.par_chunks_mut(LINES * self.height).enumerate().for_each(|(block, columns)| {
             let first = block * LINES;
             let count = columns.len() / self.height;
-            for column in columns.chunks_mut(self.height) {
-                column[..live.start].fill(Complex::zero());
-                column[live.end..].fill(Complex::zero());
-            }
             for (i, row) in rows.chunks(self.half).enumerate() {
                 for (c, &v) in row[first..first + count].iter().enumerate() {
                     columns[c * self.height + live.start + i] = v;
                 }
             }
-            self.column_forward.process(columns);
+            change(first, columns, &mut vec![Complex::zero(); scratch]);
         });
+        spectrum
     }
 
     /// The real plane of a half spectrum, which is used up; `put(row, values)` takes each row in `live`.
@@ -116,14 +143,24 @@ impl<T: FftNum> Fft2<T> {
         out: &mut [T],
         put: impl Fn(usize, &[T], &mut [T]) + Sync,
     ) {
-        self.inverse_columns(spectrum);
-        let spectrum = &*spectrum;
+        spectrum.par_chunks_mut(LINES * self.height).for_each(|columns| self.column_inverse.process(columns));
+        self.put_rows(spectrum, live, out, put);
+    }
+
+    /// The last pass: the real rows of a plane whose columns are transformed back already.
+    pub fn put_rows(
+        &self,
+        plane: &[Complex<T>],
+        live: usize,
+        out: &mut [T],
+        put: impl Fn(usize, &[T], &mut [T]) + Sync,
+    ) {
         let each = out.len() / live.max(1);
         out.par_chunks_mut((LINES * each).max(1)).enumerate().for_each(|(block, out)| {
             let first = block * LINES;
             let count = out.len() / each;
             let mut lines = vec![Complex::zero(); count * self.half];
-            self.gather(spectrum, first, &mut lines);
+            self.gather(plane, first, &mut lines);
             let mut row = vec![T::zero(); self.width];
             let mut scratch = self.real_inverse.make_scratch_vec();
             for (i, (line, out)) in lines.chunks_mut(self.half).zip(out.chunks_mut(each)).enumerate() {
@@ -133,13 +170,12 @@ impl<T: FftNum> Fft2<T> {
         });
     }
 
-    /// Turns the half spectrum of a plane into that of its first `rows x columns` values with zeros around them, times the
-    /// number of values of the plane.
-    pub fn crop(&self, spectrum: &mut [Complex<T>], rows: usize, columns: usize) {
-        self.inverse_columns(spectrum);
+    /// The last pass and the first of what comes next: transformed rows of the plane's first `rows x columns` values with
+    /// zeros beside them.
+    pub fn crop_rows(&self, plane: &[Complex<T>], rows: usize, columns: usize) -> Vec<Complex<T>> {
         let mut lines = vec![Complex::zero(); rows * self.half];
         lines.par_chunks_mut(LINES * self.half).enumerate().for_each(|(block, lines)| {
-            self.gather(spectrum, block * LINES, lines);
+            self.gather(plane, block * LINES, lines);
             let mut row = vec![T::zero(); self.width];
             let mut back = self.real_inverse.make_scratch_vec();
             let mut forth = self.real_forward.make_scratch_vec();
@@ -150,11 +186,7 @@ impl<T: FftNum> Fft2<T> {
                 debug_assert!(done.is_ok(), "buffers have the planned lengths");
             }
         });
-        self.forward_columns(&lines, 0..rows, spectrum);
-    }
-
-    fn inverse_columns(&self, spectrum: &mut [Complex<T>]) {
-        spectrum.par_chunks_mut(LINES * self.height).for_each(|columns| self.column_inverse.process(columns));
+        lines
     }
 
     /// Lines from `first` on, out of the transposed plane.

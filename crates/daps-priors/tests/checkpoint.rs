@@ -318,3 +318,20 @@ fn conversion_keeps_configuration_and_checksum() {
     std::fs::write(dir.path().join("a.toml"), "colour = 3").unwrap();
     one_sentence(&checkpoint::config_of(&dir.path().join("a.pt")).unwrap_err(), &dir.path().join("a.toml"));
 }
+
+#[test]
+fn a_header_whose_length_looks_like_a_pickle_is_safetensors_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = NetworkConfig::parse(&adm_tiny().to_toml().unwrap()).unwrap();
+    let quoted = serde_json::to_string(&config.to_toml().unwrap()).unwrap();
+    let tensor = r#""w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+    let mut header = format!(r#"{{"__metadata__":{{"daps.config":{quoted}}},{tensor}}}"#).into_bytes();
+    // The low byte of the length is that of a pickle's first operation, the next one a pickle's version.
+    let length = (0..6).map(|version| version << 8 | 0x80).find(|length| *length >= header.len()).unwrap();
+    header.resize(length, b' ');
+    let path = directory.path().join("pickled.safetensors");
+    let bytes = [&(length as u64).to_le_bytes()[..], &header, &1.5f32.to_le_bytes()].concat();
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(flat(&read(&path).unwrap().tensors["w"]), [1.5]);
+    assert_eq!(checkpoint::config_of(&path).unwrap().to_toml().unwrap(), config.to_toml().unwrap());
+}

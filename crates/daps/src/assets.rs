@@ -10,9 +10,8 @@ use std::process::{Command, Stdio};
 use candle_core::{DType, Tensor};
 use daps_metrics::Weights;
 use daps_priors::checkpoint;
-use sha2::{Digest, Sha256};
 
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// A set of weights that can be fetched.
 pub struct Asset {
@@ -138,7 +137,7 @@ fn convert(asset: &Asset, installed: &Path, cache: &Path) -> Result<Vec<PathBuf>
     for file in asset.files {
         let path = installed.join(file.inside);
         let bytes = fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
-        let found = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let found = files::sha256(&bytes);
         if found != file.sha256 {
             let what = format!("expected SHA-256 {}, got {found}; nothing was taken from it", file.sha256);
             return Err(Error::content(&path, what));

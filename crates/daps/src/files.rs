@@ -6,8 +6,14 @@ use std::io::Write;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
+use sha2::{Digest, Sha256};
 
 use crate::{Error, Result};
+
+/// SHA-256 in hexadecimal digits.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
 
 /// Writes a file atomically.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use daps_core::{Address, Noise, Purpose, Row};
 use daps_methods::Parameter;
-use daps_methods::registry::{self, METHODS};
+use daps_methods::registry;
 use serde::Serialize;
 use toml::Table;
 
@@ -98,6 +98,11 @@ fn draw(parameters: &[Parameter], trial: usize, seed: u64) -> Vec<f64> {
     parameters.iter().zip(fractions).map(value).collect()
 }
 
+/// What a trial is called in its experiment.
+fn label(trial: usize) -> String {
+    format!("trial-{trial:03}")
+}
+
 /// Trials still in the race, best first, with their scores.
 type Race = Vec<(usize, Option<f64>)>;
 
@@ -114,9 +119,7 @@ impl Search {
         let [method] = &config.methods[..] else {
             return Err(Error::Config("tune: expected one method".into()));
         };
-        let entry = METHODS.iter().find(|m| m.name == method.name);
-        let known = METHODS.iter().map(|m| m.name);
-        let entry = entry.ok_or_else(|| daps_core::Error::unknown("method", &method.name, known))?;
+        let entry = registry::entry(&method.name)?;
         if self.trials == 0 {
             return Err(Error::Config("trials: expected at least 1, got 0".into()));
         }
@@ -124,7 +127,7 @@ impl Search {
         let drawn: Vec<Vec<f64>> = (0..trials).map(|t| draw(entry.parameters, t, self.seed)).collect();
         let method = method.clone();
         let trial = |(t, values): (usize, &Vec<f64>)| {
-            let mut one = MethodEntry { label: format!("trial-{t:03}"), ..method.clone() };
+            let mut one = MethodEntry { label: label(t), ..method.clone() };
             entry.parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
             one
         };
@@ -157,7 +160,7 @@ impl Search {
             for images in self.rungs(experiment.images(), trials) {
                 let running: Vec<(&Block, usize)> = own
                     .iter()
-                    .filter(|b| race.iter().any(|(t, _)| b.pair.method.label == format!("trial-{t:03}")))
+                    .filter(|b| race.iter().any(|(t, _)| b.pair.method.label == label(*t)))
                     .map(|b| (*b, images))
                     .collect();
                 if !experiment.fill(&running, &mut store, directory, progress)? {
@@ -205,8 +208,7 @@ impl Search {
     /// The trials with their scores, best first; one that has failed cells is last, ties go to the earlier trial.
     fn ranked(&self, race: &Race, running: &[(&Block, usize)], store: &Store, images: usize) -> Race {
         let score = |t: usize| {
-            let label = format!("trial-{t:03}");
-            let own = running.iter().filter(|(b, _)| b.pair.method.label == label);
+            let own = running.iter().filter(|(b, _)| b.pair.method.label == label(t));
             let keys = own.flat_map(|(b, n)| &b.keys[..*n]);
             let scores: Option<Vec<f64>> = keys.map(|k| self.metric.score(store.get(k)?)).collect();
             scores.filter(|s| !s.is_empty() && images > 0).map(|s| s.iter().sum::<f64>() / s.len() as f64)
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn trials_start_at_the_defaults_and_stay_in_range() {
-        let entry = METHODS.iter().find(|m| m.name == "pnp_dm").unwrap();
+        let entry = registry::entry("pnp_dm").unwrap();
         let defaults: Vec<f64> = entry.parameters.iter().map(|p| p.default).collect();
         assert_eq!(draw(entry.parameters, 0, 5), defaults);
         for trial in 1..50 {

@@ -30,33 +30,52 @@ impl View<'_> {
         let s = self.strides;
         s.base + (n * self.tokens + token) * s.token + h * s.head
     }
-    /// Tokens first..first + rows of one head as rows of `out`, times `scale`.
-    fn rows(
-        &self,
-        (n, h): (usize, usize),
-        first: usize,
-        scale: f32,
-        dim: usize,
-        out: &mut [f32],
-        stride: usize,
-    ) {
+    /// Tokens first..first + rows of one head as rows of `out`.
+    fn rows(&self, (n, h): (usize, usize), first: usize, dim: usize, out: &mut [f32], stride: usize) {
         for (i, row) in out.chunks_exact_mut(stride).enumerate() {
-            let from = self.at(n, h, first + i);
-            for (j, value) in row.iter_mut().take(dim).enumerate() {
-                *value = scale * self.values[from + j * self.strides.element];
+            let from = &self.values[self.at(n, h, first + i)..];
+            if self.strides.element == 1 {
+                row[..dim].copy_from_slice(&from[..dim]);
+            } else {
+                let from = from.iter().step_by(self.strides.element);
+                row.iter_mut().zip(from).take(dim).for_each(|(to, x)| *to = *x);
             }
             row[dim..].fill(0.0);
         }
     }
-    /// One head as a matrix (dim x tokens), packed.
+    /// One head as a matrix (dim x tokens), packed as [`gemm::pack`] would.
     fn pack_transposed(&self, isa: Isa, (n, h): (usize, usize), dim: usize) -> Buffer {
-        let element = self.strides.element;
-        gemm::pack(isa, (1, dim), self.tokens, |_, i, t| self.values[self.at(n, h, t) + i * element])
+        let (nr, element) = (isa.nr(), self.strides.element);
+        let mut out = Buffer::take(round_up(self.tokens, nr) * dim);
+        for (panel, part) in out.chunks_exact_mut(dim * nr).enumerate() {
+            let used = nr.min(self.tokens - panel * nr);
+            if used < nr {
+                part.fill(0.0);
+            }
+            for t in 0..used {
+                let from = self.values[self.at(n, h, panel * nr + t)..].iter().step_by(element);
+                part[t..].iter_mut().step_by(nr).zip(from.take(dim)).for_each(|(to, x)| *to = *x);
+            }
+        }
+        out
     }
-    /// One head as a matrix (tokens x dim), packed.
+    /// One head as a matrix (tokens x dim), packed as [`gemm::pack`] would.
     fn pack(&self, isa: Isa, (n, h): (usize, usize), dim: usize) -> Buffer {
-        let element = self.strides.element;
-        gemm::pack(isa, (1, self.tokens), dim, |_, t, i| self.values[self.at(n, h, t) + i * element])
+        let (nr, element) = (isa.nr(), self.strides.element);
+        let mut out = Buffer::take(self.tokens * round_up(dim, nr));
+        for (panel, part) in out.chunks_exact_mut(self.tokens * nr).enumerate() {
+            let used = nr.min(dim - panel * nr);
+            for (t, row) in part.chunks_exact_mut(nr).enumerate() {
+                let from = &self.values[self.at(n, h, t) + panel * nr * element..];
+                if element == 1 {
+                    row[..used].copy_from_slice(&from[..used]);
+                } else {
+                    row.iter_mut().zip(from.iter().step_by(element)).take(used).for_each(|(to, x)| *to = *x);
+                }
+                row[used..].fill(0.0);
+            }
+        }
+        out
     }
 }
 
@@ -98,7 +117,7 @@ pub(crate) fn forward(isa: Isa, s: Shape, q: View, k: View, v: View) -> (Buffer,
         let (n, h) = heads[head];
         let Some((keys, values)) = &packs[head] else { return };
         let mut queries = Buffer::take(rows * q_stride);
-        q.rows((n, h), first, 1.0, dim, &mut queries, q_stride);
+        q.rows((n, h), first, dim, &mut queries, q_stride);
         let (mut scores, mut sums) = (Buffer::take(rows * s_stride), Buffer::take(rows * o_stride));
         multiply(isa, (&queries, q_stride, rows), (keys, dim, t_k), (&mut scores, s_stride));
         let mut denominators = [0f32; 64];
@@ -221,8 +240,8 @@ fn backward_head(
     let gradient = View { values: saved.gradient, strides: element, tokens: t_q };
     for first in (0..t_q).step_by(block) {
         let rows = block.min(t_q - first);
-        q.rows(head, first, 1.0, dim, &mut queries[..rows * d_stride], d_stride);
-        gradient.rows(head, first, 1.0, dim, &mut grads[..rows * d_stride], d_stride);
+        q.rows(head, first, dim, &mut queries[..rows * d_stride], d_stride);
+        gradient.rows(head, first, dim, &mut grads[..rows * d_stride], d_stride);
         multiply(isa, (&queries, d_stride, rows), (&keys_t, dim, t_k), (&mut scores, s_stride));
         multiply(isa, (&grads, d_stride, rows), (&values_t, dim, t_k), (&mut dp, s_stride));
         for r in 0..rows {

@@ -44,47 +44,48 @@ impl Fourier {
 
     pub fn apply<T: Num>(&self, x: &[T], out: &mut [T]) {
         let width = self.padding.width;
-        let mut spectrum = self.blurred(x);
-        T::fft(&self.plans).inverse(&mut spectrum, self.padding.height, out, |_, row, out| {
+        T::fft(&self.plans).put_rows(&self.blurred(x), self.padding.height, out, |_, row, out| {
             out.copy_from_slice(&row[..width]);
         });
     }
 
-    /// The spectrum of the padded plane after the blur.
+    /// The padded plane after the blur, but for the last transforms.
     fn blurred<T: Num>(&self, x: &[T]) -> Vec<Complex<T>> {
-        let columns = self.padding.columns.len();
-        let mut spectrum = T::fft(&self.plans).forward(0..self.padding.rows.len(), |p, row| {
+        let (fft, symbol) = (T::fft(&self.plans), T::spectrum(&self.symbol));
+        let (rows, columns) = (self.padding.rows.len(), self.padding.columns.len());
+        let lines = fft.rows(0..rows, |p, row| {
             self.padding.fill(x, p, row);
             row[columns..].fill(T::default());
         });
-        multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k);
-        spectrum
+        fft.filtered(&lines, 0..rows, |first, spectrum| {
+            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, &k)| *z *= k);
+        })
     }
 
     pub fn adjoint<T: Num>(&self, r: &[T], out: &mut [T]) {
-        let fft = T::fft(&self.plans);
         let (height, width) = (self.padding.height, self.padding.width);
-        let spectrum = fft.forward(0..height, |i, row| {
+        let lines = T::fft(&self.plans).rows(0..height, |i, row| {
             row[..width].copy_from_slice(&r[i * width..(i + 1) * width]);
             row[width..].fill(T::default());
         });
-        self.blurred_back(spectrum, out);
+        self.blurred_back(&lines, out);
     }
 
     /// [`Fourier::apply`] and [`Fourier::adjoint`]: the measurement between them exists line by line only.
     pub fn gram<T: Num>(&self, x: &[T], out: &mut [T]) {
-        let mut spectrum = self.blurred(x);
-        T::fft(&self.plans).crop(&mut spectrum, self.padding.height, self.padding.width);
-        self.blurred_back(spectrum, out);
+        let (height, width) = (self.padding.height, self.padding.width);
+        self.blurred_back(&T::fft(&self.plans).crop_rows(&self.blurred(x), height, width), out);
     }
 
-    /// The transpose of blur and padding, from the measurement's spectrum.
-    fn blurred_back<T: Num>(&self, mut spectrum: Vec<Complex<T>>, out: &mut [T]) {
-        let fft = T::fft(&self.plans);
-        multiply(&mut spectrum, T::spectrum(&self.symbol), |z, k| z * k.conj());
+    /// The transpose of blur and padding, from the measurement's transformed rows.
+    fn blurred_back<T: Num>(&self, lines: &[Complex<T>], out: &mut [T]) {
+        let (fft, symbol) = (T::fft(&self.plans), T::spectrum(&self.symbol));
+        let plane = fft.filtered(lines, 0..self.padding.height, |first, spectrum| {
+            spectrum.iter_mut().zip(&symbol[first * fft.height..]).for_each(|(z, k)| *z *= k.conj());
+        });
         let (rows, columns) = (self.padding.rows.len(), self.padding.columns.len());
         let mut spread = vec![T::default(); rows * columns];
-        fft.inverse(&mut spectrum, rows, &mut spread, |_, row, out| out.copy_from_slice(&row[..columns]));
+        fft.put_rows(&plane, rows, &mut spread, |_, row, out| out.copy_from_slice(&row[..columns]));
         self.padding.fold(&spread, columns, out);
     }
 
@@ -103,13 +104,15 @@ impl Fourier {
     pub fn spectral_map<T: Num>(&self, f: &(dyn Fn(f64) -> f64 + Sync), x: &[T], out: &mut [T]) {
         let fft = T::fft(&self.plans);
         let (n, width) = (self.values(), fft.width);
-        let mut spectrum =
-            fft.forward(0..fft.height, |i, row| row.copy_from_slice(&x[i * width..(i + 1) * width]));
-        spectrum.par_iter_mut().with_min_len(1024).zip(self.symbol.wide()).for_each(|(z, k)| {
-            let factor = T::of(f((k * n).norm_sqr()) / n);
-            *z = Complex::new(z.re * factor, z.im * factor);
+        let (live, symbol) = (0..fft.height, self.symbol.wide());
+        let lines = fft.rows(live.clone(), |i, row| row.copy_from_slice(&x[i * width..(i + 1) * width]));
+        let plane = fft.filtered(&lines, live, |first, spectrum| {
+            for (z, k) in spectrum.iter_mut().zip(&symbol[first * fft.height..]) {
+                let factor = T::of(f((k * n).norm_sqr()) / n);
+                *z = Complex::new(z.re * factor, z.im * factor);
+            }
         });
-        fft.inverse(&mut spectrum, fft.height, out, |_, row, out| out.copy_from_slice(row));
+        fft.put_rows(&plane, fft.height, out, |_, row, out| out.copy_from_slice(row));
     }
 
     /// Magnitudes of the symbol over the whole grid: the singular values, in the order of [`Fourier::hartley`].
@@ -177,14 +180,6 @@ impl Fourier {
         };
         Spectrum::new((0..h * w).map(phase).collect())
     }
-}
-
-fn multiply<T: Num>(
-    z: &mut [Complex<T>],
-    by: &[Complex<T>],
-    product: impl Fn(Complex<T>, Complex<T>) -> Complex<T> + Sync,
-) {
-    z.par_iter_mut().with_min_len(1024).zip(by).for_each(|(z, &k)| *z = product(*z, k));
 }
 
 /// The spectrum that turns x into Σ k[a, b] x[i + a - above, j + b - left], divided by the number of values.

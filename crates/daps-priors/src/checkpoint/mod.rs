@@ -73,17 +73,17 @@ impl Checkpoint {
 
 /// Reads a checkpoint of any supported format; its first bytes decide which.
 pub fn read(path: &Path) -> Result<Checkpoint> {
-    match first_bytes(path)? {
-        [b'P', b'K', ..] => {
+    match format_of(path)? {
+        Format::Archive => {
             let file = std::fs::File::open(path).map_err(|e| Error::file(path, e))?;
             let tensors = read_archive(std::io::BufReader::new(file)).map_err(|e| Error::file(path, e))?;
             Ok(Checkpoint { format: "PyTorch", tensors, metadata: BTreeMap::new() })
         }
-        [0x80, version, ..] if version <= 5 => Err(Error::file(
+        Format::OldPickle => Err(Error::file(
             path,
             "is a PyTorch file of the format before 1.6 (no zip archive); save it again with a current PyTorch",
         )),
-        _ => safe::read(path),
+        Format::Safetensors => safe::read(path),
     }
 }
 
@@ -97,8 +97,7 @@ pub fn config_of(path: &Path) -> Result<NetworkConfig> {
 
 /// The same, or nothing where there is none.
 pub(crate) fn find_config(path: &Path) -> Result<Option<NetworkConfig>> {
-    let first = first_bytes(path)?;
-    if !matches!(first, [b'P', b'K', ..] | [0x80, ..])
+    if format_of(path)? == Format::Safetensors
         && let Some(text) = safe::metadata(path)?.get(CONFIG_KEY)
     {
         return NetworkConfig::parse(text).map(Some).map_err(|e| e.within(path));
@@ -116,6 +115,25 @@ pub fn config_named(name_or_file: &str) -> Result<NetworkConfig> {
 fn read_config(path: &Path) -> Result<NetworkConfig> {
     let text = std::fs::read_to_string(path).map_err(|e| Error::file(path, e))?;
     NetworkConfig::parse(&text).map_err(|e| e.within(path))
+}
+
+/// The formats that a file's first bytes tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// PyTorch's zip archive.
+    Archive,
+    /// A bare pickle, as PyTorch wrote before 1.6.
+    OldPickle,
+    Safetensors,
+}
+
+fn format_of(path: &Path) -> Result<Format> {
+    Ok(match first_bytes(path)? {
+        [b'P', b'K', ..] => Format::Archive,
+        // The length of a safetensors header may begin with the same bytes, but is far below 2^32.
+        [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Format::OldPickle,
+        _ => Format::Safetensors,
+    })
 }
 
 fn first_bytes(path: &Path) -> Result<[u8; 8]> {

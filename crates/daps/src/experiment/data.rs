@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{batched, to_f64};
 use daps_priors::training::{DataConfig, Dataset};
-use sha2::{Digest, Sha256};
 
 use super::config::Source;
 use crate::run::Truths;
-use crate::{Error, Result, bundled, load};
+use crate::{Error, Result, bundled, files, load};
 
 /// The source that is inside the program.
 pub const BUNDLED: &str = "bundled";
@@ -29,30 +28,16 @@ impl Images {
                 format!("data: experiments work on images of [channels, height, width], got {shape:?}");
             return Err(Error::Config(what));
         };
-        let (values, total) = match source.source.to_str() {
+        let (values, numbers) = match source.source.to_str() {
             Some(BUNDLED) => bundled_faces(source, shape)?,
             _ => sliced(source, [c, h, w], base)?,
         };
-        let numbers = match source.source.to_str() {
-            Some(BUNDLED) => {
-                bundled::FACES[source.skip..source.skip + source.images].iter().map(number).collect()
-            }
-            _ => (total..).take(source.images).collect::<Vec<u64>>(),
-        };
         let names = numbers.iter().map(|n| format!("{n:05}")).collect();
         let all = to_f64(&values)?;
-        let digest = |v: &[f64]| {
-            let bytes: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
-            hex(&Sha256::digest(bytes))
-        };
+        let digest = |v: &[f64]| files::sha256(v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
         let digests = all.chunks(c * h * w).map(digest).collect();
         Ok(Self { truths: Truths { values, names, numbers }, digests })
     }
-}
-
-/// Bytes as text.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// A bundled face is named by its number.
@@ -68,8 +53,8 @@ fn too_few(source: &Source, there: usize) -> Error {
     Error::content(&source.source, what)
 }
 
-/// Values, and the number of the first.
-fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, u64)> {
+/// Values, and the images' numbers in their source.
+fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Vec<u64>)> {
     let path = base.join(&source.source);
     if !path.exists() {
         let hint = "no such file or folder; name another source with --data (\"bundled\" takes the faces inside the program)";
@@ -85,16 +70,19 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, u6
     if source.skip + source.images > images.len() {
         return Err(too_few(source, images.len()));
     }
-    let chosen: Vec<(usize, bool)> = (source.skip..source.skip + source.images).map(|i| (i, false)).collect();
-    Ok((images.select(&chosen)?.to_dtype(DType::F64)?, (before + source.skip) as u64))
+    let chosen = source.skip..source.skip + source.images;
+    let plain: Vec<(usize, bool)> = chosen.clone().map(|i| (i, false)).collect();
+    let numbers = chosen.map(|i| (before + i) as u64).collect();
+    Ok((images.select(&plain)?.to_dtype(DType::F64)?, numbers))
 }
 
-fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, u64)> {
+fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>)> {
     let faces = bundled::FACES.get(source.skip..source.skip + source.images);
     let faces = faces.ok_or_else(|| too_few(source, bundled::FACES.len()))?;
     let mut values = Vec::new();
     for face in faces {
         values.extend(load::decode(Path::new(face.name), face.bytes, shape, true)?.0);
     }
-    Ok((Tensor::from_vec(values, batched(faces.len(), shape), &Device::Cpu)?, 0))
+    let values = Tensor::from_vec(values, batched(faces.len(), shape), &Device::Cpu)?;
+    Ok((values, faces.iter().map(number).collect()))
 }

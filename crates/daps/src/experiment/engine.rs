@@ -9,6 +9,7 @@ use daps_core::real::to_f64;
 use daps_core::{Event, Likelihood, Samples};
 
 use super::cell::{Cell, Level, mean};
+use super::pictures::half_turned;
 use super::store::Store;
 use super::{Experiment, Pair, write};
 use crate::progress::Progress;
@@ -216,9 +217,8 @@ impl Experiment {
 fn turned(run: &Run, chains: &[f64], truth: &[f64]) -> Vec<Option<f64>> {
     let &[c, h, w] = &run.config.task.shape[..] else { return vec![] };
     let larger = |x: &[f64]| {
-        let half: Vec<f64> = x.chunks(h * w).flat_map(|plane| plane.iter().rev().copied()).collect();
         let of = |x: &[f64]| quality(x, truth, [c, h, w]).0;
-        of(x).into_iter().chain(of(&half)).reduce(f64::max)
+        of(x).into_iter().chain(of(&half_turned(x, h * w, |_| true))).reduce(f64::max)
     };
     chains.chunks(c * h * w).map(larger).collect()
 }

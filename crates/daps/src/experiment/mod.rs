@@ -21,9 +21,8 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-use daps_methods::registry::METHODS;
+use daps_methods::registry;
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
-use sha2::{Digest, Sha256};
 use toml::{Table, Value};
 
 pub use cell::{COLUMNS, Cell, Chains, Column, Level, SUCCESS};
@@ -81,14 +80,6 @@ impl Tuned {
         table.insert("name".into(), Value::from(self.name.as_str()));
         Ok(table)
     }
-}
-
-/// The settings that a method's documentation shows.
-fn defaults(method: &str) -> Result<Table> {
-    let known = METHODS.iter().map(|m| m.name);
-    let entry = METHODS.iter().find(|m| m.name == method);
-    let entry = entry.ok_or_else(|| daps_core::Error::unknown("method", method, known))?;
-    entry.example.parse().map_err(|e| Error::Config(format!("{method}: {e}")))
 }
 
 /// A method on a task.
@@ -161,8 +152,8 @@ impl Experiment {
             for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
                 let settings = tuned.as_ref().and_then(|t| t.tasks.get(&task.operator));
                 let mut settings = settings.unwrap_or(&method.settings).clone();
-                if settings.is_empty() && method.name != "daps" {
-                    settings = defaults(&method.name)?;
+                if settings.is_empty() {
+                    settings = registry::defaults(&method.name)?;
                 }
                 settings.insert("name".into(), Value::from(method.name.as_str()));
                 let mut pair = Pair { method, task, settings, refusal: None };
@@ -214,7 +205,7 @@ impl Experiment {
         }
         let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
         let text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
-        Ok(data::hex(&Sha256::digest(text))[..24].to_owned())
+        Ok(files::sha256(text)[..24].to_owned())
     }
 
     /// How many images there are.

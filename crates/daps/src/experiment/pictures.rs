@@ -66,6 +66,13 @@ impl Experiment {
     }
 }
 
+/// An image with the channels that `turn` names turned by 180 degrees; a channel has `plane` values.
+pub(super) fn half_turned(image: &[f64], plane: usize, turn: impl Fn(usize) -> bool) -> Vec<f64> {
+    let mut turned = image.to_vec();
+    turned.chunks_mut(plane).enumerate().filter(|(i, _)| turn(*i)).for_each(|(_, plane)| plane.reverse());
+    turned
+}
+
 /// For every task whose measurement is blind to half turns: the first image with each of its channels turned or not, in a file,
 /// and a caption that says how far their measurements differ.
 pub(super) fn half_turns(experiment: &Experiment, directory: &Path) -> Result<Vec<(String, String)>> {
@@ -78,13 +85,7 @@ pub(super) fn half_turns(experiment: &Experiment, directory: &Path) -> Result<Ve
         };
         let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { continue };
         let truth = to_f64(truth)?;
-        let turned = |mask: usize| {
-            let plane = |(i, plane): (usize, &[f64])| match mask >> i & 1 {
-                1 => plane.iter().rev().copied().collect::<Vec<_>>(),
-                _ => plane.to_vec(),
-            };
-            truth.chunks(h * w).enumerate().flat_map(plane).collect::<Vec<f64>>()
-        };
+        let turned = |mask: usize| half_turned(&truth, h * w, |channel| mask >> channel & 1 == 1);
         let variants: Vec<Vec<f64>> = (0..1 << c).map(turned).collect();
         let batch = from_f64(variants.concat(), &[variants.len(), c, h, w], DType::F64)?;
         let y = to_f64(&run.operator.apply(&batch)?)?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cell::Cell;
+use crate::validate::mean_and_error;
 
 /// A mean over images and its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
@@ -37,11 +38,9 @@ fn over<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<Average> {
     let mut images: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     values.for_each(|(image, v)| images.entry(image).or_default().push(v));
     let means: Vec<f64> = images.values().map(|v| v.iter().sum::<f64>() / v.len() as f64).collect();
-    let n = means.len() as f64;
-    let mean = (n > 0.0).then(|| means.iter().sum::<f64>() / n)?;
-    let variance = means.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    let error = (means.len() > 1).then(|| (variance / n).sqrt());
-    Some(Average { mean, error, images: means.len() })
+    let (mean, error) = mean_and_error(&means);
+    let images = means.len();
+    (images > 0).then_some(Average { mean, error: (images > 1).then_some(error), images })
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use candle_core::{Device, Tensor};
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::inception::{FEATURES, Inception};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use super::cell::{COLUMNS, Cell};
 use super::document::Piece;
-use super::{Experiment, Progressed, data, pictures, report};
+use super::{Experiment, Progressed, pictures, report};
 use crate::{Error, Result, assets, files, load};
 
 /// FID of fewer images says nothing.
@@ -122,7 +121,7 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
     }
     for (pair, cells) in groups.into_iter().filter(|(_, cells)| cells.len() == experiment.images()) {
         let keys: String = cells.iter().map(|c| c.key.as_str()).collect();
-        let digest = data::hex(&Sha256::digest(keys));
+        let digest = files::sha256(keys);
         if !known.contains_key(&digest) {
             let shape = experiment.model.denoiser.shape();
             let mut values = Vec::new();
