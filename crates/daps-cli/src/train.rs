@@ -1,9 +1,9 @@
-//! `daps train`: a network prior from a data set.
+//! `daps train`: a network prior, or a classifier, from a data set.
 
 use std::path::{Path, PathBuf};
 
 use daps::files;
-use daps::priors::training::TrainConfig;
+use daps::priors::training::{Goal, TrainConfig};
 use daps::train::Training;
 
 use crate::Outcome;
@@ -60,6 +60,9 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     }
     let done = done?;
     say(&format!("{} written after {} images; sha256 {}", out.display(), done.images, done.sha256));
+    if let Some(accuracy) = done.accuracy {
+        say(&format!("{:.2} % of the images that it was not trained on are recognised", 100.0 * accuracy));
+    }
     Ok(Outcome::Done)
 }
 
@@ -70,9 +73,10 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
     let base = config_file.parent().unwrap_or(Path::new("."));
     let mut training = Training::open(config, base, &out, args.resume)?;
     let trainer = training.trainer();
-    let data = match trainer.config().tokens {
-        Some(tokens) => format!("{} symbols", tokens.symbols),
-        None => format!("σ_data {:.4}", trainer.sigma_data()),
+    let data = match trainer.config().goal() {
+        Goal::Denoiser => format!("σ_data {:.4}", trainer.sigma_data()),
+        Goal::Tokens(tokens) => format!("{} symbols", tokens.symbols),
+        Goal::Classes(_) => "labelled".to_owned(),
     };
     eprintln!(
         "{} images to train on, {} held out, {data}, {} parameters; {} images seen so far",

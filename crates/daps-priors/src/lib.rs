@@ -4,6 +4,7 @@
 mod algebra;
 mod analytic;
 pub mod checkpoint;
+mod classifier;
 mod config;
 mod empirical;
 mod error;
@@ -20,6 +21,7 @@ mod spread;
 pub mod training;
 
 pub use analytic::{Analytic, Posterior, posterior};
+pub use classifier::Classifier;
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};

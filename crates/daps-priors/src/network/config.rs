@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor, Var};
 use serde::{Deserialize, Serialize};
 
 use super::song::{DecoderType, EmbeddingType, EncoderType};
-use super::{AdmConfig, DhariwalConfig, Network, Parameters, Preconditioning, SongConfig};
+use super::{AdmConfig, ConvNetConfig, DhariwalConfig, Network, Parameters, Preconditioning, SongConfig};
 use crate::{Error, Result};
 
 /// A network's architecture; `kind` in a configuration names the variant.
@@ -19,6 +19,8 @@ pub enum Architecture {
     Song(SongConfig),
     /// EDM's `DhariwalUNet`.
     Dhariwal(DhariwalConfig),
+    /// A plain network for classes.
+    ConvNet(ConvNetConfig),
 }
 
 /// A network and how it becomes a denoiser: the tables `[network]` and `[preconditioning]`.
@@ -120,6 +122,13 @@ impl NetworkConfig {
             Architecture::Adm(config) => config.check()?,
             Architecture::Song(config) => config.check()?,
             Architecture::Dhariwal(config) => config.check()?,
+            Architecture::ConvNet(config) => config.check()?,
+        }
+        let classifies = matches!(self.preconditioning, Preconditioning::Classes);
+        if classifies != matches!(self.network, Architecture::ConvNet(_)) {
+            let kinds = ["a U-Net, which gives images", "a conv-net, which gives classes"];
+            let (expected, got) = (kinds[usize::from(classifies)], kinds[usize::from(!classifies)]);
+            return Err(daps_core::Error::invalid("network.kind", expected, got).into());
         }
         whole("patch", self.patch, 1, 64)?;
         self.preconditioning.check()?;
@@ -159,6 +168,7 @@ impl NetworkConfig {
             Architecture::Adm(c) => (c.channels, c.image_size),
             Architecture::Song(c) => (c.channels, c.image_size),
             Architecture::Dhariwal(c) => (c.channels, c.image_size),
+            Architecture::ConvNet(c) => (c.channels, c.image_size),
         };
         [channels, size, size]
     }
@@ -171,6 +181,7 @@ impl NetworkConfig {
                 Architecture::Adm(c) => c.factor(),
                 Architecture::Song(c) => 1 << (c.channel_mult.len().max(1) - 1),
                 Architecture::Dhariwal(c) => 1 << (c.channel_mult.len().max(1) - 1),
+                Architecture::ConvNet(c) => c.image_size,
             }
     }
 
@@ -181,6 +192,7 @@ impl NetworkConfig {
             Architecture::Adm(c) => c.num_classes.unwrap_or(0),
             Architecture::Song(c) => c.label_dim,
             Architecture::Dhariwal(c) => c.label_dim,
+            Architecture::ConvNet(_) => 0,
         }
     }
 
@@ -222,6 +234,7 @@ impl NetworkConfig {
             Architecture::Adm(config) => Box::new(config.build(parameters)?),
             Architecture::Song(config) => Box::new(config.build(parameters)?),
             Architecture::Dhariwal(config) => Box::new(config.build(parameters)?),
+            Architecture::ConvNet(config) => Box::new(config.build(parameters)?),
         })
     }
 }

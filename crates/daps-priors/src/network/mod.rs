@@ -1,8 +1,10 @@
-//! Diffusion networks: U-Nets with their published parameter names, and the borders that make them denoisers or priors over tokens.
+//! Networks: U-Nets with their published parameter names, the borders that make them denoisers or priors over tokens, and a plain
+//! network for classes.
 
 mod adm;
 pub mod bench;
 mod config;
+mod convnet;
 mod dhariwal;
 mod edm_block;
 mod embedding;
@@ -17,11 +19,13 @@ use daps_nn::FeatureMap;
 
 pub use adm::AdmConfig;
 pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
+pub use convnet::ConvNetConfig;
 pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;
+pub(crate) use patch::unshuffle;
 pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
-pub(crate) use prior::factors;
+pub(crate) use prior::{factors, tensor_error};
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
 pub use tokens::{TokenPrior, quantise};
 

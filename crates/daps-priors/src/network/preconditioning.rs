@@ -49,6 +49,8 @@ pub enum Preconditioning {
         #[serde(default)]
         rate: Rate,
     },
+    /// None: the network names what a binary image shows ([`crate::Classifier`]).
+    Classes,
 }
 
 fn beta_min() -> f64 {
@@ -112,7 +114,7 @@ impl Preconditioning {
             Self::Ve => (vec![], 1),
             Self::Iddpm { offset, smallest_ratio, steps } => (vec![offset, smallest_ratio], steps),
             Self::Edm { sigma_data } => (vec![sigma_data], 1),
-            Self::Tokens { .. } => (vec![], 1),
+            Self::Tokens { .. } | Self::Classes => (vec![], 1),
         };
         if let Some(bad) = values.into_iter().find(|v| !(v.is_finite() && *v > 0.0)) {
             return Err(daps_core::Error::invalid("preconditioning", "positive finite constants", bad));
@@ -161,7 +163,7 @@ impl Prepared {
     /// The factors at σ > 0.
     #[must_use]
     pub fn at(&self, sigma: f64) -> Coefficients {
-        use Preconditioning::{Edm, Iddpm, Tokens, Ve, Vp};
+        use Preconditioning::{Classes, Edm, Iddpm, Tokens, Ve, Vp};
         let unit = 1.0 / (sigma * sigma + 1.0).sqrt();
         match self.family {
             Vp { beta_min, beta_d, steps } => {
@@ -183,7 +185,9 @@ impl Prepared {
                 let (skip, out) = (s * s / total, sigma * s / total.sqrt());
                 Coefficients { skip, out, input: 1.0 / total.sqrt(), noise: sigma.ln() / 4.0 }
             }
-            Tokens { .. } => Coefficients { skip: 0.0, out: 1.0, input: 1.0, noise: sigma.ln() / 4.0 },
+            Tokens { .. } | Classes => {
+                Coefficients { skip: 0.0, out: 1.0, input: 1.0, noise: sigma.ln() / 4.0 }
+            }
         }
     }
 }

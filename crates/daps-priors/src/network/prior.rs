@@ -12,7 +12,7 @@ use daps_nn::FeatureMap;
 
 use super::config::check_side;
 use super::patch::{shuffle, unshuffle};
-use super::{Coefficients, Network, NetworkConfig, Prepared};
+use super::{Coefficients, Network, NetworkConfig, Preconditioning, Prepared};
 use crate::{Result, checkpoint};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
@@ -65,8 +65,12 @@ impl NetworkPrior {
     }
 
     fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Result<Self> {
-        if config.preconditioning.corruption()?.is_some() {
-            let whom = "a network over tokens";
+        let other = match config.preconditioning {
+            Preconditioning::Tokens { .. } => Some("a network over tokens"),
+            Preconditioning::Classes => Some("a network for classes"),
+            _ => None,
+        };
+        if let Some(whom) = other {
             return Err(
                 daps_core::Error::missing("a prior over continuous samples", "a denoiser", whom).into()
             );
@@ -189,7 +193,7 @@ pub(crate) fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f6
     c.iter().map(f).collect()
 }
 
-pub(super) fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
+pub(crate) fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
     daps_core::Error::Tensor(error.into())
 }
 

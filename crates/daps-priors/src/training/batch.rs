@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use daps_core::{Address, Corruption, Noise, Purpose, Row, open01};
 use rand_chacha::rand_core::Rng;
 
-use super::data::Images;
+use super::data::{Dataset, Images};
 use crate::Result;
 use crate::network::quantise;
 
@@ -12,6 +12,7 @@ use crate::network::quantise;
 const ORDER: usize = 0;
 const MIRROR: usize = 1;
 const LEVEL: usize = 2;
+const SHIFT: usize = 3;
 
 /// One step's input.
 #[derive(Clone, Debug)]
@@ -33,6 +34,15 @@ pub struct TokenBatch {
     pub x_t: Tensor,
     /// A noise level for each image.
     pub sigma: Vec<f64>,
+}
+
+/// One step's input for a classifier.
+#[derive(Clone, Debug)]
+pub struct LabelledBatch {
+    /// Images of tokens 0 and 1.
+    pub x: Tensor,
+    /// What they show.
+    pub labels: Vec<u8>,
 }
 
 /// All batches of a training run. Every image comes once in an epoch, in a new order each time.
@@ -59,40 +69,58 @@ impl Batches {
 
     /// The batch of a step.
     pub fn at(&mut self, step: u64, images: &Images) -> Result<Batch> {
-        let (x0, sigma, noise) = self.choose(step, images)?;
+        let (chosen, noise) = self.choose(step, images.len());
+        let (x0, sigma) = (images.select(&chosen)?, self.levels(step, &noise));
         let at = Address::new(step as usize, Purpose::Renoise, 0);
         Ok(Batch { x0, noise: noise.normal(at, &images.shape(), DType::F32)?, sigma })
     }
 
     /// The batch of a step as tokens, clean and corrupted.
     pub fn tokens(&mut self, step: u64, images: &Images, chain: &Corruption) -> Result<TokenBatch> {
-        let (x0, sigma, noise) = self.choose(step, images)?;
-        let x0 = quantise(&x0, chain.symbols())?;
+        let (chosen, noise) = self.choose(step, images.len());
+        let (x0, sigma) = (quantise(&images.select(&chosen)?, chain.symbols())?, self.levels(step, &noise));
         let x_t = chain.corrupt(&x0, &sigma, &noise, Address::new(step as usize, Purpose::Renoise, 0))?;
         Ok(TokenBatch { x0, x_t, sigma })
     }
 
-    /// Images, levels and the noise of a step.
-    fn choose(&mut self, step: u64, images: &Images) -> Result<(Tensor, Vec<f64>, Noise)> {
+    /// The batch of a step as binary images, each moved by up to `shift` pixels, with their labels.
+    pub fn labelled(&mut self, step: u64, data: &Dataset, shift: usize) -> Result<LabelledBatch> {
+        let (chosen, noise) = self.choose(step, data.train.len());
+        let [_, height, width] = data.train.shape();
+        let x = quantise(&data.train.select(&chosen)?, 2)?;
+        let mut tokens = x.flatten_all().and_then(|x| x.to_vec1::<u8>()).map_err(daps_core::Error::from)?;
+        let images = tokens.chunks_mut(data.train.shape().iter().product());
+        for (place, image) in images.enumerate() {
+            let mut rng = noise.stream(place, Address::new(step as usize, Purpose::Choice, SHIFT));
+            let mut by = || (open01(&mut rng) * (2 * shift + 1) as f64) as isize - shift as isize;
+            let by = (by(), by());
+            image.chunks_mut(height * width).for_each(|plane| move_plane(plane, width, by));
+        }
+        let x = Tensor::from_vec(tokens, x.dims(), x.device()).map_err(daps_core::Error::from)?;
+        Ok(LabelledBatch { x, labels: chosen.iter().map(|(index, _)| data.labels.train[*index]).collect() })
+    }
+
+    /// Which images a step shows, those marked mirrored, and its noise.
+    fn choose(&mut self, step: u64, of: usize) -> (Vec<(usize, bool)>, Noise) {
         let rows = (0..self.size as u64).map(|place| Row { measurement: place, chain: 0 }).collect();
         let noise = Noise::new(self.seed, rows);
-        let at = |purpose, index| Address::new(step as usize, purpose, index);
-        let mirrors = noise.uniform(at(Purpose::Choice, MIRROR));
-        let chosen: Vec<(usize, bool)> = (0..self.size)
-            .map(|place| {
-                let index = self.image(step * self.size as u64 + place as u64, images.len());
-                (index, self.flip && mirrors[place] < 0.5)
-            })
-            .collect();
+        let mirrors = noise.uniform(Address::new(step as usize, Purpose::Choice, MIRROR));
+        let each = |(place, mirror): (usize, &f64)| {
+            (self.image(step * self.size as u64 + place as u64, of), self.flip && *mirror < 0.5)
+        };
+        (mirrors.iter().enumerate().map(each).collect(), noise)
+    }
+
+    /// A noise level for each image of a step.
+    fn levels(&self, step: u64, noise: &Noise) -> Vec<f64> {
         // One level in each of `size` equally likely intervals: every level is as likely as without that, and the loss
         // of a batch varies less.
-        let offset = open01(&mut noise.stream(0, at(Purpose::Choice, LEVEL)));
-        let sigma = (0..self.size).map(|place| {
-            let (mean, deviation) = self.log_sigma;
+        let offset = open01(&mut noise.stream(0, Address::new(step as usize, Purpose::Choice, LEVEL)));
+        let (mean, deviation) = self.log_sigma;
+        let level = |place: usize| {
             (mean + deviation * normal_quantile((place as f64 + offset) / self.size as f64)).exp()
-        });
-        let sigma = sigma.collect();
-        Ok((images.select(&chosen)?, sigma, noise))
+        };
+        (0..self.size).map(level).collect()
     }
 
     /// The `number`-th image that training sees.
@@ -108,6 +136,16 @@ impl Batches {
             self.order = Some((epoch, order));
         }
         self.order.as_ref().map_or(0, |(_, order)| order[place])
+    }
+}
+
+/// Moves a picture down and to the right (or, by negative numbers, up and to the left); what comes in is dark.
+fn move_plane(plane: &mut [u8], width: usize, (down, right): (isize, isize)) {
+    let (old, height) = (plane.to_vec(), plane.len() / width);
+    for (n, token) in plane.iter_mut().enumerate() {
+        let row = (n / width).checked_add_signed(-down).filter(|i| *i < height);
+        let column = (n % width).checked_add_signed(-right).filter(|j| *j < width);
+        *token = row.zip(column).map_or(0, |(i, j)| old[i * width + j]);
     }
 }
 
@@ -172,5 +210,31 @@ mod tests {
         for (p, z) in [(0.5, 0.0), (0.975, 1.959_963_984_540_054), (1e-9, -5.997_807_015_007_7)] {
             assert!((normal_quantile(p) - z).abs() < 1e-9, "{p}: {}", normal_quantile(p));
         }
+    }
+
+    #[test]
+    fn labels_stay_with_their_images_and_images_move_as_a_whole() {
+        // One light pixel in the middle; the label says in which half of the grey values.
+        let grey: Vec<u8> = (0..12).flat_map(|i| [0, 0, 0, 0, 20 * i, 0, 0, 0, 0]).collect();
+        let labels = (0..12).map(|i| u8::from(20 * i >= 128)).collect();
+        let data = Dataset::split(Images::bytes([1, 3, 3], grey), 2).unwrap().labelled(labels, 2).unwrap();
+        assert_eq!((data.labels.train.len(), data.labels.held_out.as_slice()), (10, [1u8, 1].as_slice()));
+        let (mut batches, mut seen) = (Batches::new(1, 5, false, (0.0, 1.0)), [0; 9]);
+        for step in 0..200 {
+            let batch = batches.labelled(step, &data, 1).unwrap();
+            let tokens: Vec<u8> = batch.x.flatten_all().unwrap().to_vec1().unwrap();
+            for (image, label) in tokens.chunks(9).zip(&batch.labels) {
+                let light: Vec<usize> = (0..9).filter(|n| image[*n] == 1).collect();
+                assert_eq!(light.len(), usize::from(*label), "{image:?}");
+                light.iter().for_each(|n| seen[*n] += 1);
+            }
+        }
+        // Three of ten training images are light: each of nine places is as likely as any other.
+        let n = seen.iter().sum::<usize>() as f64;
+        assert_eq!(n, 300.0);
+        assert!(seen.iter().all(|s| (*s as f64 - n / 9.0).abs() < 4.0 * (n / 9.0).sqrt()), "{seen:?}");
+        let still = batches.labelled(3, &data, 0).unwrap();
+        let tokens: Vec<u8> = still.x.flatten_all().unwrap().to_vec1().unwrap();
+        assert!(tokens.chunks(9).zip(&still.labels).all(|(image, label)| image[4] == *label));
     }
 }

@@ -1,9 +1,11 @@
 //! What to train, on what and how: one TOML file, checked before any work starts.
 
+use std::path::{Path, PathBuf};
+
 use daps_core::Rate;
 use serde::{Deserialize, Serialize};
 
-use super::data::DataConfig;
+use super::data::{DataConfig, Dataset};
 use crate::network::{Architecture, NetworkConfig, Preconditioning};
 use crate::{Error, Result};
 
@@ -33,6 +35,9 @@ pub struct TrainConfig {
     /// Train a prior over tokens instead of a denoiser: grey values are cut into as many parts as there are symbols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensConfig>,
+    /// Train a classifier of binary images instead: grey values are cut at their middle, and labels say what they show.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub classes: Option<ClassesConfig>,
     /// The data set.
     pub data: DataConfig,
     /// The network's architecture.
@@ -60,6 +65,53 @@ pub struct TokensConfig {
     /// What a corrupted token turns into.
     #[serde(default)]
     pub rate: Rate,
+}
+
+/// What the images show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClassesConfig {
+    /// An IDX file (MNIST) with a label for each image, perhaps compressed with gzip; relative to the configuration.
+    pub labels: PathBuf,
+    /// Each image is shown moved by up to this many pixels along rows and columns.
+    #[serde(default)]
+    pub shift: usize,
+    /// Images and labels that tell how good the end result is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<TestConfig>,
+}
+
+/// A test set; no part of training sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TestConfig {
+    /// The images, of any kind that [`DataConfig`] reads.
+    pub images: PathBuf,
+    /// Their labels.
+    pub labels: PathBuf,
+}
+
+/// What a configuration trains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal<'a> {
+    /// A denoiser.
+    Denoiser,
+    /// A prior over tokens.
+    Tokens(&'a TokensConfig),
+    /// A classifier.
+    Classes(&'a ClassesConfig),
+}
+
+impl Goal<'_> {
+    /// What its loss is called.
+    #[must_use]
+    pub fn loss(&self) -> &'static str {
+        match self {
+            Self::Denoiser => "EDM's loss",
+            Self::Tokens(_) => "cross-entropy of a token",
+            Self::Classes(_) => "cross-entropy of a class",
+        }
+    }
 }
 
 /// ln σ ~ N(p_mean, p_std²), and EDM's weights for data of deviation σ_data.
@@ -182,11 +234,62 @@ impl TrainConfig {
         NetworkConfig {
             patch: self.patch,
             network: self.network.clone(),
-            preconditioning: match self.tokens {
-                Some(TokensConfig { symbols, rate }) => Preconditioning::Tokens { symbols, rate },
-                None => Preconditioning::Edm { sigma_data },
+            preconditioning: match self.goal() {
+                Goal::Denoiser => Preconditioning::Edm { sigma_data },
+                Goal::Tokens(&TokensConfig { symbols, rate }) => Preconditioning::Tokens { symbols, rate },
+                Goal::Classes(_) => Preconditioning::Classes,
             },
         }
+    }
+
+    /// What is trained.
+    #[must_use]
+    pub fn goal(&self) -> Goal<'_> {
+        match (&self.tokens, &self.classes) {
+            (Some(tokens), _) => Goal::Tokens(tokens),
+            (None, Some(classes)) => Goal::Classes(classes),
+            (None, None) => Goal::Denoiser,
+        }
+    }
+
+    /// The same with every file's place made absolute; `base` is where relative ones start.
+    #[must_use]
+    pub fn settled(mut self, base: &Path) -> Self {
+        let settle = |path: &mut PathBuf| {
+            let joined = base.join(&*path);
+            *path = std::path::absolute(&joined).unwrap_or(joined);
+        };
+        settle(&mut self.data.source);
+        if let Some(classes) = &mut self.classes {
+            settle(&mut classes.labels);
+            if let Some(test) = &mut classes.test {
+                settle(&mut test.images);
+                settle(&mut test.labels);
+            }
+        }
+        self
+    }
+
+    /// Reads the images, and their labels where classes are trained.
+    pub fn read_data(&self, base: &Path) -> Result<Dataset> {
+        let data = Dataset::read(&self.data, self.network(1.0).shape(), base)?;
+        match (&self.classes, &self.network) {
+            (Some(classes), Architecture::ConvNet(network)) => {
+                data.with_labels(&base.join(&classes.labels), network.num_classes)
+            }
+            _ => Ok(data),
+        }
+    }
+
+    /// Reads the test set, where there is one, as a data set with nothing held out.
+    pub fn read_test(&self, base: &Path) -> Result<Option<Dataset>> {
+        let Some(TestConfig { images, labels }) = self.classes.as_ref().and_then(|c| c.test.clone()) else {
+            return Ok(None);
+        };
+        let mut test = self.clone();
+        test.data = DataConfig { source: images, held_out: 0, ..self.data.clone() };
+        test.classes = Some(ClassesConfig { labels, shift: 0, test: None });
+        test.read_data(base).map(Some)
     }
 
     /// Steps in all.
@@ -238,8 +341,16 @@ impl TrainConfig {
                 return Err(daps_core::Error::invalid(what, "a number from 0 to below 1", value).into());
             }
         }
+        if self.tokens.is_some() && self.classes.is_some() {
+            return Err(daps_core::Error::invalid("training", "[tokens] or [classes]", "both").into());
+        }
         let network = self.network(self.loss.sigma_data.unwrap_or(1.0));
         network.check()?;
+        let most = network.shape()[1] / 2;
+        if let Some(bad) = self.classes.as_ref().map(|c| c.shift).filter(|shift| *shift > most) {
+            let expected = format!("at most {most}, half of an image");
+            return Err(daps_core::Error::invalid("classes.shift", expected, bad).into());
+        }
         if network.needs_class() {
             let expected = "a network without classes: training has no labels";
             return Err(daps_core::Error::invalid("network", expected, "num_classes").into());

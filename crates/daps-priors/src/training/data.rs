@@ -1,5 +1,6 @@
 //! A data set in memory, and the part of it that is never trained on.
 
+mod labels;
 mod pictures;
 mod read;
 
@@ -161,6 +162,15 @@ impl Images {
     }
 }
 
+/// A number for each image to train on, and for each one kept apart; none where nothing is known.
+#[derive(Clone, Debug, Default)]
+pub struct Labels {
+    /// Of the images to train on.
+    pub train: Vec<u8>,
+    /// Of those never trained on.
+    pub held_out: Vec<u8>,
+}
+
 /// Images to train on, and images kept apart.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -168,6 +178,8 @@ pub struct Dataset {
     pub train: Images,
     /// Never trained on.
     pub held_out: Images,
+    /// What the images show, where that is known.
+    pub labels: Labels,
     /// SHA-256 of all of them and of where they are cut.
     pub checksum: String,
 }
@@ -190,7 +202,34 @@ impl Dataset {
         train.digest(&mut hash);
         hash.update(format!("\n{held_out}"));
         let held_out = train.split_off(held_out);
-        let hex = |b: &u8| format!("{b:02x}");
-        Ok(Self { train, held_out, checksum: hash.finalize().iter().map(hex).collect() })
+        Ok(Self { train, held_out, labels: Labels::default(), checksum: hex(hash) })
     }
+
+    /// With the labels of a file, which must name one of `classes` for each image.
+    pub fn with_labels(self, path: &Path, classes: usize) -> Result<Self> {
+        let labels = labels::read(path)?;
+        self.labelled(labels, classes).map_err(|reason| Error::file(path, reason))
+    }
+
+    /// With one label below `classes` for each image, in their order.
+    pub fn labelled(mut self, mut labels: Vec<u8>, classes: usize) -> std::result::Result<Self, String> {
+        let (train, count) = (self.train.len(), self.train.len() + self.held_out.len());
+        if labels.len() != count {
+            return Err(format!("holds {} labels for {count} images", labels.len()));
+        }
+        if let Some(bad) = labels.iter().find(|l| usize::from(**l) >= classes) {
+            return Err(format!("holds the label {bad}, but there are {classes} classes"));
+        }
+        let mut hash = Sha256::new();
+        hash.update(&self.checksum);
+        hash.update(&labels);
+        self.checksum = hex(hash);
+        let held_out = labels.split_off(train);
+        self.labels = Labels { train: labels, held_out };
+        Ok(self)
+    }
+}
+
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -10,7 +10,7 @@ use super::trainer::Trainer;
 use super::validation::DENOISING_LEVELS;
 use crate::checkpoint::{self, CONFIG_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors};
 use crate::network::{NetworkPrior, TokenPrior};
-use crate::{Error, Result};
+use crate::{Classifier, Error, Result};
 
 /// Levels of the table r(σ): eight a decade from 0.01 to 100, and those of the denoising table.
 #[must_use]
@@ -22,18 +22,29 @@ pub fn spread_levels() -> Vec<f64> {
     levels
 }
 
-/// Writes the averaged weights of a prior over tokens as [`Export`] does, and gives the prior as it will be read back and
+/// Writes the averaged weights of a prior over tokens as [`Export`] does, and gives the prior as it is read back and
 /// the checksum of its tensors.
 pub fn export_tokens(trainer: &Trainer, path: &Path) -> Result<(TokenPrior, String)> {
+    let sha256 = write_rounded(trainer, path)?;
+    Ok((TokenPrior::load(path)?, sha256))
+}
+
+/// The same for a classifier.
+pub fn export_classifier(trainer: &Trainer, path: &Path) -> Result<(Classifier, String)> {
+    let sha256 = write_rounded(trainer, path)?;
+    Ok((Classifier::load(path)?, sha256))
+}
+
+/// Writes the averaged weights in f16 with their configuration, and gives their checksum.
+fn write_rounded(trainer: &Trainer, path: &Path) -> Result<String> {
     let tensors = cast_all(trainer.averaged_weights()?, WeightType::F16)
         .map_err(|reason| Error::config("network", reason))?;
     let metadata = [
         (CONFIG_KEY.to_owned(), trainer.network().to_toml()?),
         ("daps.images".to_owned(), trainer.images().to_string()),
     ];
-    let prior = TokenPrior::new(trainer.network(), tensors.clone())?;
     write_safetensors(path, &tensors, HashMap::from(metadata))?;
-    Ok((prior, checkpoint::inspect(path)?.sha256))
+    Ok(checkpoint::inspect(path)?.sha256)
 }
 
 /// A prior that is ready to be written.

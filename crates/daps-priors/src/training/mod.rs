@@ -1,4 +1,4 @@
-//! Training of network priors: EDM's loss on a data set, AdamW, averaged weights, and checkpoints from which a killed
+//! Training of networks: EDM's loss or a cross-entropy on a data set, AdamW, averaged weights, and checkpoints from which a killed
 //! run goes on to the same bits. Everything random is a function of (seed, step).
 
 mod batch;
@@ -10,10 +10,13 @@ mod optimizer;
 mod trainer;
 mod validation;
 
-pub use batch::{Batch, Batches, TokenBatch};
-pub use config::{CardConfig, EmaConfig, LossConfig, OptimizerConfig, TokensConfig, TrainConfig};
-pub use data::{DataConfig, Dataset, Fit, Images};
-pub use export::{Export, export_tokens, spread_levels};
+pub use batch::{Batch, Batches, LabelledBatch, TokenBatch};
+pub use config::{
+    CardConfig, ClassesConfig, EmaConfig, Goal, LossConfig, OptimizerConfig, TestConfig, TokensConfig,
+    TrainConfig,
+};
+pub use data::{DataConfig, Dataset, Fit, Images, Labels};
+pub use export::{Export, export_classifier, export_tokens, spread_levels};
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};
 pub use trainer::{Point, Trainer};

@@ -9,13 +9,13 @@ use daps_core::real::to_f64;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batches;
-use super::config::TrainConfig;
+use super::config::{Goal, TrainConfig};
 use super::data::Dataset;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, ema_decay, learning_rate};
 use crate::checkpoint::{self, CONFIG_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
-use crate::{Error, Result};
+use crate::{Classifier, Error, Result};
 
 /// Steps that a point of the loss curve covers.
 const POINT: u64 = 50;
@@ -28,7 +28,7 @@ const MARK_KEY: &str = "daps.training";
 pub struct Point {
     /// Images seen so far.
     pub images: u64,
-    /// EDM's loss, or the cross-entropy of a token.
+    /// EDM's loss, or the cross-entropy of a token or a class.
     pub loss: f64,
     /// The gradient's norm before it was limited.
     pub norm: f64,
@@ -51,6 +51,8 @@ struct Mark {
 enum Learner {
     Denoiser(NetworkPrior),
     Tokens(TokenPrior),
+    /// With the largest move of an image.
+    Classes(Classifier, usize),
 }
 
 /// A network in training.
@@ -79,12 +81,23 @@ impl Trainer {
         };
         let network = config.network(sigma_data);
         network.check()?;
-        let (learner, variables) = if config.tokens.is_some() {
-            let (prior, variables) = TokenPrior::fresh(&network, config.seed, &Device::Cpu)?;
-            (Learner::Tokens(prior), variables)
-        } else {
-            let (prior, variables) = NetworkPrior::fresh(&network, config.seed, &Device::Cpu)?;
-            (Learner::Denoiser(prior), variables)
+        let (seed, cpu) = (config.seed, Device::Cpu);
+        let (learner, variables) = match config.goal() {
+            Goal::Denoiser => {
+                let (prior, variables) = NetworkPrior::fresh(&network, seed, &cpu)?;
+                (Learner::Denoiser(prior), variables)
+            }
+            Goal::Tokens(_) => {
+                let (prior, variables) = TokenPrior::fresh(&network, seed, &cpu)?;
+                (Learner::Tokens(prior), variables)
+            }
+            Goal::Classes(classes) => {
+                if data.labels.train.len() != data.train.len() {
+                    return Err(daps_core::Error::missing("a classifier", "labels", "the data set").into());
+                }
+                let (classifier, variables) = Classifier::fresh(&network, seed, &cpu)?;
+                (Learner::Classes(classifier, classes.shift), variables)
+            }
         };
         let log_sigma = (config.loss.p_mean, config.loss.p_std);
         Ok(Self {
@@ -162,6 +175,10 @@ impl Trainer {
                 let batch = self.batches.tokens(self.step, &self.data.train, prior.corruption())?;
                 prior.cross_entropy(&batch.x0, &batch.x_t, &batch.sigma)?
             }
+            Learner::Classes(classifier, shift) => {
+                let batch = self.batches.labelled(self.step, &self.data, *shift)?;
+                classifier.cross_entropy(&batch.x, &batch.labels)?
+            }
         };
         let number = self.step + 1;
         let images = (number * self.config.batch as u64) as f64;
@@ -193,6 +210,11 @@ impl Trainer {
     /// The prior over tokens with the averaged weights.
     pub fn average_tokens(&self) -> Result<TokenPrior> {
         TokenPrior::new(&self.network, self.optimizer.average()?)
+    }
+
+    /// The classifier with the averaged weights.
+    pub fn average_classifier(&self) -> Result<Classifier> {
+        Classifier::new(&self.network, self.optimizer.average()?)
     }
 
     /// The averaged weights.
@@ -256,6 +278,9 @@ fn fixed_part(config: &TrainConfig) -> Result<String> {
     fixed.images = 1;
     (fixed.checkpoint_minutes, fixed.report_minutes) = (1.0, 1.0);
     fixed.data.source = Default::default();
+    if let Some(classes) = &mut fixed.classes {
+        (classes.labels, classes.test) = Default::default();
+    }
     fixed.card = Default::default();
     fixed.to_toml()
 }

@@ -6,16 +6,18 @@ use std::path::Path;
 use candle_core::Tensor;
 use daps_core::{Categorical, SpreadTable};
 use daps_priors::training::{
-    DENOISING_LEVELS, Dataset, Export, TrainConfig, Trainer, measure_spread, psnr, spread_levels,
+    DENOISING_LEVELS, Export, Goal, TrainConfig, Trainer, measure_spread, psnr, spread_levels,
 };
 use serde::Serialize;
 
-use super::{CHECKPOINT, CONFIG, tokens, write_samples};
+use super::{CHECKPOINT, CONFIG, classes, tokens, write_samples};
 use crate::progress::Progress;
 use crate::{Error, Result, files};
 
 /// Held-out images on which r(σ) is measured, at most.
 const MOST: usize = 512;
+/// Images beside a classifier.
+const EXAMPLES: &str = "examples.png";
 /// What tells a card that may be replaced from someone's own file.
 const MARK: &str = "<!-- made by daps train export; it is replaced when the prior is exported again -->";
 
@@ -26,8 +28,10 @@ pub struct Exported {
     pub images: u64,
     /// SHA-256 of the tensors.
     pub sha256: String,
-    /// r(σ) on held-out images; a prior over tokens has none.
+    /// r(σ) on held-out images; only a denoiser has it.
     pub spread: Option<SpreadTable>,
+    /// The share of the test images (where there are none, of those held out) that a classifier recognises.
+    pub accuracy: Option<f64>,
 }
 
 /// Writes the averaged weights of the run in `directory` to `path` (f16, with configuration, r(σ) and checksum inside), and
@@ -43,13 +47,15 @@ pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Res
         return Err(Error::content(&card, "is not a model card that may be replaced"));
     }
     let config = TrainConfig::parse(&files::read_text(&directory.join(CONFIG))?)?;
-    let data = Dataset::read(&config.data, config.network(1.0).shape(), directory)?;
+    let data = config.read_data(directory)?;
     let seed = config.seed;
     let mut trainer = Trainer::new(config, data)?;
     trainer.resume(&checkpoint)?;
     let held_out = trainer.data().held_out.first(MOST)?;
-    if trainer.config().tokens.is_some() {
-        return export_tokens(&trainer, &held_out, path, folder, &card);
+    match trainer.config().goal() {
+        Goal::Denoiser => {}
+        Goal::Tokens(_) => return export_tokens(&trainer, &held_out, path, folder, &card),
+        Goal::Classes(_) => return export_classifier(&trainer, path, folder, &card),
     }
     if held_out.dims()[0] < 2 {
         return Err(Error::content(directory, "held out fewer than two images: r(σ) cannot be measured"));
@@ -74,7 +80,7 @@ pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Res
     write_samples(&folder.join("samples.png"), &export.prior, seed)?;
     let text = card_text(&trainer, &sha256, &spread, path)?;
     files::write(&card, text.as_bytes())?;
-    Ok(Exported { images: trainer.images(), sha256, spread: Some(spread) })
+    Ok(Exported { images: trainer.images(), sha256, spread: Some(spread), accuracy: None })
 }
 
 /// The same for a prior over tokens.
@@ -109,7 +115,38 @@ fn export_tokens(
     );
     let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
     files::write(card, text.as_bytes())?;
-    Ok(Exported { images: trainer.images(), sha256, spread: None })
+    Ok(Exported { images: trainer.images(), sha256, spread: None, accuracy: None })
+}
+
+/// The same for a classifier.
+fn export_classifier(trainer: &Trainer, path: &Path, folder: &Path, card: &Path) -> Result<Exported> {
+    let (data, test) = (trainer.data(), trainer.config().read_test(folder)?);
+    let (images, labels) = match &test {
+        Some(test) => (&test.train, &test.labels.train),
+        None => (&data.held_out, &data.labels.held_out),
+    };
+    if images.is_empty() {
+        return Err(Error::content(path, "cannot be judged: there is no test set and no image is held out"));
+    }
+    files::make_directory(folder, true)?;
+    let (classifier, sha256) = daps_priors::training::export_classifier(trainer, path)?;
+    let accuracy = classes::accuracy(&classifier, images, labels)?;
+    classes::write_examples(&folder.join(EXAMPLES), images, labels, classifier.classes())?;
+    let ([_, height, width], count) = (images.shape(), classifier.classes());
+    let what = format!("A classifier of binary {height}x{width} images into {count} classes.");
+    let mut text = card_head(trainer, &what, &sha256, path);
+    let (origin, right) =
+        (if test.is_some() { "test" } else { "held-out" }, (accuracy * images.len() as f64).round());
+    let _ = writeln!(
+        text,
+        "\n## Images that it was not trained on\n\nThe file as written recognises {right} of {} {origin} images: {:.2} %.\n\n\
+         ![examples]({EXAMPLES})\n\nThe first of each class.",
+        images.len(),
+        100.0 * accuracy
+    );
+    let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
+    files::write(card, text.as_bytes())?;
+    Ok(Exported { images: trainer.images(), sha256, spread: None, accuracy: Some(accuracy) })
 }
 
 /// What every card says first: what it is, from what it was made, and how to make it again.
@@ -138,12 +175,19 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
         row("Licence", &config.card.licence);
     }
     row("Images seen", &format!("{}, in batches of {}", trainer.images(), config.batch));
-    let levels = format!("ln σ ~ N({}, {}²); {loss:.4} at the end", config.loss.p_mean, config.loss.p_std);
-    let kind = match config.tokens {
-        Some(_) => "cross-entropy of a token".to_owned(),
-        None => format!("EDM's, σ_data = {:.4} (measured on the training images)", trainer.sigma_data()),
+    let levels = format!("ln σ ~ N({}, {}²)", config.loss.p_mean, config.loss.p_std);
+    let kind = match config.goal() {
+        Goal::Denoiser => {
+            let sigma_data = trainer.sigma_data();
+            format!("EDM's, σ_data = {sigma_data:.4} (measured on the training images), {levels}")
+        }
+        Goal::Tokens(_) => format!("cross-entropy of a token, {levels}"),
+        Goal::Classes(c) if c.shift > 0 => {
+            format!("cross-entropy of a class, images moved by up to {} pixels", c.shift)
+        }
+        Goal::Classes(_) => "cross-entropy of a class".to_owned(),
     };
-    row("Loss", &format!("{kind}, {levels}"));
+    row("Loss", &format!("{kind}; {loss:.4} at the end"));
     let _ = writeln!(text, "\n## Made with\n\n```console");
     if !config.card.recipe.is_empty() {
         let _ = writeln!(text, "$ {}", config.card.recipe);

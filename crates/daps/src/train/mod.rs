@@ -1,5 +1,6 @@
 //! A training run in its directory: checkpoints, the loss curve, sample grids, denoising tables, and the end result.
 
+mod classes;
 mod export;
 mod tokens;
 
@@ -12,7 +13,7 @@ use candle_core::Tensor;
 use daps_core::real::to_f64;
 use daps_core::{Denoiser, SpreadTable};
 use daps_priors::training::{
-    DENOISING_LEVELS, Dataset, TrainConfig, Trainer, draw_samples, measure_spread, psnr,
+    DENOISING_LEVELS, Goal, TrainConfig, Trainer, draw_samples, measure_spread, psnr,
 };
 use serde::Serialize;
 
@@ -48,13 +49,6 @@ pub struct Training {
     directory: PathBuf,
 }
 
-/// The configuration with its data set's place made absolute, so that it can stand in the run's directory.
-fn settled(mut config: TrainConfig, base: &Path) -> TrainConfig {
-    let source = base.join(&config.data.source);
-    config.data.source = std::path::absolute(&source).unwrap_or(source);
-    config
-}
-
 impl Training {
     /// A new run, or the continuation of the one in the directory. `base` is where the configuration's relative paths
     /// start.
@@ -68,8 +62,9 @@ impl Training {
         if occupied && !resume {
             return Err(Error::content(directory, "already holds a training run; resume it (--resume)"));
         }
-        let config = settled(config, base);
-        let data = Dataset::read(&config.data, config.network(1.0).shape(), base)?;
+        // Absolute, so that it can stand in the run's directory.
+        let config = config.settled(base);
+        let data = config.read_data(base)?;
         let mut trainer = Trainer::new(config, data)?;
         if checkpoint.exists() {
             trainer.resume(&checkpoint)?;
@@ -144,36 +139,47 @@ impl Training {
         self.write("loss.csv", &csv)?;
         if self.trainer.curve().len() > 1 {
             let points = self.trainer.curve().iter().map(|p| (p.images as f64, p.loss)).collect();
-            let tokens = self.trainer.config().tokens.is_some();
-            let name = if tokens { "cross-entropy of a token" } else { "EDM's loss" };
-            let lines = [Line { name, points }];
+            let lines = [Line { name: self.trainer.config().goal().loss(), points }];
             self.write("loss.svg", &plot::log_lines("Training", "images", "loss", &lines, false)?)?;
         }
         Ok(())
     }
 
-    /// Writes a sample grid and, where images are held out, the denoising table.
+    /// Writes a sample grid (a classifier has none) and, where images are held out, how well those are known.
     fn report(&self, progress: &mut dyn Progress) -> Result<()> {
         let (pictures, seed) = (self.directory.join("samples.png"), self.trainer.config().seed);
         let held_out = self.trainer.data().held_out.first(QUICK)?;
         let measured = held_out.dims()[0] >= 2;
-        let line = if self.trainer.config().tokens.is_some() {
-            let prior = self.trainer.average_tokens()?;
-            tokens::write_samples(&pictures, &prior, seed)?;
-            let table = if measured { tokens::cross_entropy(&prior, &held_out, seed)? } else { vec![] };
-            ("held-out cross-entropy, σ: nats", tokens::line(&table))
-        } else {
-            let prior = self.trainer.average()?;
-            write_samples(&pictures, &prior, seed)?;
-            let line = match measured {
-                true => denoising_line(&measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed)?),
-                false => String::new(),
-            };
-            ("held-out denoising, σ: dB", line)
+        let line = match self.trainer.config().goal() {
+            Goal::Denoiser => {
+                let prior = self.trainer.average()?;
+                write_samples(&pictures, &prior, seed)?;
+                let line = match measured {
+                    true => denoising_line(&measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed)?),
+                    false => String::new(),
+                };
+                ("held-out denoising, σ: dB", line)
+            }
+            Goal::Tokens(_) => {
+                let prior = self.trainer.average_tokens()?;
+                tokens::write_samples(&pictures, &prior, seed)?;
+                let table = if measured { tokens::cross_entropy(&prior, &held_out, seed)? } else { vec![] };
+                ("held-out cross-entropy, σ: nats", tokens::line(&table))
+            }
+            Goal::Classes(_) => {
+                let (classifier, data) = (self.trainer.average_classifier()?, self.trainer.data());
+                let line = match measured {
+                    true => {
+                        classes::accuracy(&classifier, &data.held_out, &data.labels.held_out)?.to_string()
+                    }
+                    false => String::new(),
+                };
+                ("held-out accuracy:", line)
+            }
         };
         if measured {
             let (what, line) = line;
-            progress.note(&format!("{what}  {line}"));
+            progress.note(&format!("{what} {line}"));
             let entry = format!("{},{line}\n", self.trainer.images());
             let path = self.directory.join("validation.csv");
             let before = if path.exists() { files::read_text(&path)? } else { String::new() };

@@ -16,11 +16,7 @@ pub(super) fn read(source: &Path, shape: [usize; 3], fit: Fit) -> Result<Images>
     if source.is_dir() {
         return decode_all(source, folder(source)?, shape, fit);
     }
-    let bytes = std::fs::read(source).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::file(source, "no such file or folder"),
-        _ => Error::file(source, e),
-    })?;
-    let bytes = gunzip(bytes).map_err(|e| Error::file(source, format!("is no whole gzip file ({e})")))?;
+    let bytes = unpacked(source)?;
     if bytes.starts_with(&[0, 0, 8, 3]) {
         return idx(&bytes, shape, fit).map_err(|reason| Error::file(source, reason));
     }
@@ -31,6 +27,15 @@ pub(super) fn read(source: &Path, shape: [usize; 3], fit: Fit) -> Result<Images>
         return decode_all(source, tar(source, &bytes)?, shape, fit);
     }
     Err(Error::file(source, "is neither a folder of pictures, nor a tar, an IDX or a .npy file"))
+}
+
+/// A file's bytes, those of a gzip file unpacked.
+pub(super) fn unpacked(path: &Path) -> Result<Vec<u8>> {
+    let bytes = std::fs::read(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Error::file(path, "no such file or folder"),
+        _ => Error::file(path, e),
+    })?;
+    gunzip(bytes).map_err(|e| Error::file(path, format!("is no whole gzip file ({e})")))
 }
 
 type Named = (String, Vec<u8>);
