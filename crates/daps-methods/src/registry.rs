@@ -188,16 +188,14 @@ iterations = 500
         [Parameter::log("gamma", 0.1, 0.005, 1.0)]
     ),
     entry!("bicubic", Bicubic, "", []),
-    entry!(
-        "discrete_daps",
-        DiscreteDaps,
-        r#"
-schedule = { rule = "geometric", levels = 50, max = 20.0, min = 0.01 }
-estimate = { kind = "hamming", steps = 8 }
-kernel = { kind = "flips", sweeps = 10 }
+    Entry {
+        name: "discrete_daps",
+        build: |table, _| Ok(Arc::new(discrete_settings(table)?)),
+        example: r#"
+preset = "best"
 "#,
-        []
-    ),
+        parameters: &[],
+    },
     entry!(
         "svdd_pm",
         SvddPm,
@@ -244,13 +242,23 @@ fn daps(table: &Table, task: &str) -> Result<Arc<dyn Method>> {
 
 /// The settings with every default and preset spelled out, so that a file of them means the same for ever.
 pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
-    match (name, build(name, table, task)?) {
-        ("daps", _) => match to_value(&daps_settings(table, task)?)? {
-            toml::Value::Table(complete) => Ok(complete),
-            _ => Ok(table.clone()),
-        },
+    build(name, table, task)?;
+    match name {
+        "daps" => to_table(&daps_settings(table, task)?),
+        "discrete_daps" => to_table(&discrete_settings(table)?),
         _ => Ok(table.clone()),
     }
+}
+
+/// Discrete DAPS from a preset, parts of which the table may replace.
+fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
+    let mut table = table.clone();
+    let preset = text(&mut table, "preset")?;
+    let mut complete = to_table(&DiscreteDaps::preset(preset.as_deref().unwrap_or("best"))?)?;
+    complete.extend(table);
+    let settings: DiscreteDaps = read("discrete_daps", &complete)?;
+    settings.check_settings()?;
+    Ok(settings)
 }
 
 fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
@@ -275,15 +283,17 @@ fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
         preset => {
             let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
             let base = preset.settings(task, budget.as_deref(), named.as_deref())?;
-            let toml::Value::Table(mut complete) = to_value(&base)? else {
-                return Err(Error::invalid("daps", "a table", "something else"));
-            };
+            let mut complete = to_table(&base)?;
             complete.extend(table);
             read("daps", &complete)?
         }
     };
     daps.check_settings()?;
     Ok(daps)
+}
+
+fn to_table(value: &impl serde::Serialize) -> Result<Table> {
+    Table::try_from(value).map_err(|e| Error::invalid("settings", "a table that TOML can hold", e))
 }
 
 fn to_value(value: &impl serde::Serialize) -> Result<toml::Value> {

@@ -1,4 +1,9 @@
-//! What the program carries inside: trained priors and test pictures, one line each.
+//! What the program carries inside: trained priors, a classifier and test pictures, one line each.
+
+use daps_priors::Classifier;
+use daps_priors::checkpoint::Checkpoint;
+
+use crate::Result;
 
 /// A trained prior.
 pub struct Prior {
@@ -38,7 +43,13 @@ pub const FACES: &[Picture] =
     pictures!["faces": "07999", "08017", "08035", "08053", "08071", "08089", "08107", "08126"];
 
 /// Digits of MNIST's test set.
-pub const DIGITS: &[Picture] = pictures!["digits": "00000", "00001", "00002", "00003", "00004", "00007"];
+pub const DIGITS: &[Picture] = pictures!["digits": "00000", "00001", "00003", "00004", "00007", "00002"];
+
+/// The judge of binary digits: ten classes, images of 32 x 32.
+pub fn classifier() -> Result<Classifier> {
+    let bytes = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
+    Ok(Classifier::from_checkpoint(Checkpoint::from_bytes("digit-classifier", bytes)?)?)
+}
 
 /// The prior of a name.
 pub fn prior(name: &str) -> Option<&'static Prior> {

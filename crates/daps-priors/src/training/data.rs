@@ -12,6 +12,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use labels::read_labels;
+
 use crate::{Error, Result};
 
 /// Where the images are.
@@ -207,7 +209,7 @@ impl Dataset {
 
     /// With the labels of a file, which must name one of `classes` for each image.
     pub fn with_labels(self, path: &Path, classes: usize) -> Result<Self> {
-        let labels = labels::read(path)?;
+        let labels = read_labels(path)?;
         self.labelled(labels, classes).map_err(|reason| Error::file(path, reason))
     }
 

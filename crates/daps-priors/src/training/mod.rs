@@ -15,7 +15,7 @@ pub use config::{
     CardConfig, ClassesConfig, EmaConfig, Goal, LossConfig, OptimizerConfig, TestConfig, TokensConfig,
     TrainConfig,
 };
-pub use data::{DataConfig, Dataset, Fit, Images, Labels};
+pub use data::{DataConfig, Dataset, Fit, Images, Labels, read_labels};
 pub use export::{Export, export_classifier, export_tokens, spread_levels};
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};

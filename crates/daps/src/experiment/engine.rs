@@ -215,12 +215,8 @@ impl Experiment {
         rows: Range<usize>,
     ) -> Result<Option<(f64, f64)>> {
         let (Some(judge), Some(truth)) = (&self.classifier, &run.truth) else { return Ok(None) };
-        let classes = judge.classifier.classify(&samples.narrow(0, rows.start, rows.len())?)?;
-        let truth = judge.classifier.classify(&run.tokens(&truth.narrow(0, i, 1)?)?)?;
-        let share = |class: usize| {
-            classes.iter().filter(|c| **c == class).count() as f64 / classes.len().max(1) as f64
-        };
-        Ok(Some((share(judge.label(run.numbers[i])), share(truth[0]))))
+        let (samples, truth) = (samples.narrow(0, rows.start, rows.len())?, truth.narrow(0, i, 1)?);
+        judge.shares(&samples, &run.tokens(&truth)?, run.numbers[i]).map(Some)
     }
 
     /// LPIPS of every chain, where its weights are there.

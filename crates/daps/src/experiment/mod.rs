@@ -124,8 +124,10 @@ impl Experiment {
             .filter(|_| model.model.shape()[0] == 3)
             .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
             .transpose()?;
-        let classifier =
-            config.data.labels.as_ref().map(|p| classes::Judge::read(&base.join(p))).transpose()?;
+        let judge = |path: &PathBuf| {
+            classes::Judge::read(&base.join(path), model.model.shape(), &images.truths.numbers)
+        };
+        let classifier = config.data.labels.as_ref().map(judge).transpose()?;
         notes.extend(model.notes.iter().cloned());
         let base = base.to_owned();
         Ok(Self { config, model, prior: table, images, lpips, classifier, paper, tuned, base, notes })

@@ -6,7 +6,7 @@ use super::read::unpacked;
 use crate::{Error, Result};
 
 /// Two big-endian numbers (the magic one and the count), then a byte for each image.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+pub fn read_labels(path: &Path) -> Result<Vec<u8>> {
     let bytes = unpacked(path)?;
     let Some(&[0, 0, 8, 1, a, b, c, d]) = bytes.first_chunk() else {
         return Err(Error::file(path, "is no IDX file of labels"));
