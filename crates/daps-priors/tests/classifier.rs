@@ -1,4 +1,4 @@
-//! Classifiers: the gradient of their loss, training to a known answer, files, resumption to the bit, and refusals.
+//! Classifiers: gradient of the loss, training, files, resumption to the bit, and refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
