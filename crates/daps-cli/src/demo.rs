@@ -1,10 +1,11 @@
-//! `daps demo`: every task of the paper's table on bundled faces.
+//! `daps demo`: every task of one of the paper's tables on bundled pictures.
 
 use std::path::PathBuf;
 
-use daps::bundled;
-use daps::demo::{Demo, Row};
+use daps::demo::{DISCRETE, Demo, FACES, Row};
+use daps::methods::registry;
 use daps::report::number;
+use toml::{Table, Value};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -12,13 +13,16 @@ use crate::table::{say, table};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The directory to make
-    #[arg(long, default_value = "daps-demo")]
-    out: PathBuf,
-    /// The prior: a name of `daps list priors`, or a checkpoint
-    #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
-    prior: String,
-    /// DAPS's preset
+    /// What to solve
+    #[arg(default_value = "faces")]
+    what: What,
+    /// The directory to make [default: daps-demo, or daps-demo-discrete]
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// The prior: a name of `daps list priors`, or a checkpoint [default: faces, or binary-digits]
+    #[arg(long)]
+    prior: Option<String>,
+    /// DAPS's preset, for faces
     #[arg(long, default_value = "fast")]
     preset: String,
     /// Posterior samples per task
@@ -29,18 +33,40 @@ pub struct Args {
     seed: u64,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// The eight tasks of the paper's main table on faces
+    Faces,
+    /// Inpainting, XOR and AND on binary digits
+    Discrete,
+}
+
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let (subject, out, method) = match args.what {
+        What::Faces => {
+            let preset = [("preset".to_owned(), Value::from(args.preset.as_str()))];
+            (&FACES, "daps-demo", Table::from_iter(preset))
+        }
+        What::Discrete => {
+            let name = "discrete_daps";
+            let mut method = registry::defaults(name).map_err(daps::Error::from)?;
+            method.insert("name".into(), name.into());
+            (&DISCRETE, "daps-demo-discrete", method)
+        }
+    };
+    let out = args.out.clone().unwrap_or_else(|| out.into());
     let demo = Demo {
-        out: args.out.clone(),
-        prior: args.prior.clone(),
-        preset: args.preset.clone(),
+        subject,
+        out: out.clone(),
+        prior: args.prior.clone().unwrap_or_else(|| subject.prior.into()),
+        method,
         samples: args.samples,
         seed: args.seed,
     };
     let mut bar = Bar::new()?;
     let result = demo.run(&mut bar);
     if bar.stopped() && result.is_err() {
-        eprintln!("stopped; what is done is in {}", args.out.display());
+        eprintln!("stopped; what is done is in {}", out.display());
         return Ok(Outcome::Stopped);
     }
     let rows = result?;
@@ -59,8 +85,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     say(&table(&["task", "PSNR", "PSNR of mean", "chi2", "denoiser calls", "seconds"], &cells, 1));
     say(&format!(
         "all pictures: {}\nthe report:   {}",
-        args.out.join("demo.png").display(),
-        args.out.join("report.html").display()
+        out.join("demo.png").display(),
+        out.join("report.html").display()
     ));
     Ok(Outcome::Done)
 }

@@ -31,9 +31,9 @@ pub struct Args {
     /// The shape of a sample, such as 3,64,64, where the prior does not know it
     #[arg(long, value_delimiter = ',')]
     shape: Vec<usize>,
-    /// The method
-    #[arg(long, default_value = "daps")]
-    method: String,
+    /// The method [default: daps, or discrete_daps for a prior over tokens]
+    #[arg(long)]
+    method: Option<String>,
     /// DAPS's preset, or a TOML file of `daps tune` for any method [default: best]
     #[arg(long)]
     preset: Option<String>,
@@ -49,7 +49,8 @@ pub struct Args {
     /// Seed of everything that is random
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Standard deviation of the measurement's noise, for values from -1 to 1
+    /// Standard deviation of the measurement's noise, for values from -1 to 1; a measured token is wrong e^(1/noise^2)
+    /// times less often than right
     #[arg(long, default_value_t = task::NOISE, allow_negative_numbers = true)]
     noise: f64,
     /// The run directory to make [default: runs/TASK-NAME]
@@ -78,7 +79,7 @@ struct Options {
     /// Super-resolution: how many times smaller each side is
     #[arg(long)]
     factor: Option<i64>,
-    /// Random inpainting: the hidden fraction
+    /// Random inpainting: the hidden fraction [default: 0.7, or 0.5 for a prior over tokens]
     #[arg(long)]
     fraction: Option<f64>,
     /// Inpainting: a picture of what is seen (white) and hidden (black), or an array of ones and zeros
@@ -124,6 +125,10 @@ impl Options {
         put("intensity", self.intensity.map(Value::from));
         put("oversample", self.oversample.map(Value::from));
         put("scale", self.scale.map(Value::from));
+        // Without a mask, a random one.
+        if operator == "inpaint" && self.mask.is_none() && !self.set.iter().any(|s| s.starts_with("mask=")) {
+            operator = "inpaint_random".into();
+        }
         if let Some(mask) = &self.mask {
             put("mask", Some(Value::from(absolute(mask)?.to_string_lossy().into_owned())));
             if operator.starts_with("inpaint") {
@@ -164,8 +169,14 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 impl Args {
     /// The configuration that `daps run` would take.
     fn config(&self) -> anyhow::Result<RunConfig> {
-        let (operator, options) = self.options.resolve(&self.task)?;
-        let method = self.method(&operator)?;
+        let (operator, mut options) = self.options.resolve(&self.task)?;
+        let prior = prior::named(&self.prior)?;
+        let discrete = prior::is_discrete(&prior, Path::new(""))?;
+        if discrete {
+            let given = std::mem::replace(&mut options, task::discrete_options(&operator));
+            options.extend(given);
+        }
+        let method = self.method(&operator, discrete)?;
         let config = RunConfig {
             version: None,
             seed: self.seed,
@@ -180,14 +191,14 @@ impl Args {
                 measurement: self.measurement.as_deref().map(absolute).transpose()?,
                 options,
             },
-            prior: prior::named(&self.prior)?,
+            prior,
             method,
         };
         config.check()?;
         Ok(config)
     }
 
-    fn method(&self, operator: &str) -> anyhow::Result<Table> {
+    fn method(&self, operator: &str, discrete: bool) -> anyhow::Result<Table> {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
             return Ok(Tuned::read(Path::new(file))?.method(operator)?);
         }
@@ -197,12 +208,13 @@ impl Args {
                 table.insert(key.into(), value.as_str().into());
             }
         }
-        if self.method == "daps" {
+        let name = self.method.as_deref().unwrap_or(if discrete { "discrete_daps" } else { "daps" });
+        if name == "daps" {
             table.entry("preset").or_insert("best".into());
         } else if table.is_empty() {
-            table = registry::defaults(&self.method).map_err(daps::Error::from)?;
+            table = registry::defaults(name).map_err(daps::Error::from)?;
         }
-        table.insert("name".into(), self.method.as_str().into());
+        table.insert("name".into(), name.into());
         Ok(table)
     }
 

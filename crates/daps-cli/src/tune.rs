@@ -108,6 +108,7 @@ impl Args {
             data: Source {
                 source: if bundled { self.data.clone() } else { std::path::absolute(&self.data)? },
                 held_out: (!bundled).then_some(self.images),
+                labels: None,
                 skip: if bundled { bundled::FACES.len().saturating_sub(self.images) } else { 0 },
                 images: self.images,
                 fit: Default::default(),

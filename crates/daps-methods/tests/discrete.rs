@@ -147,6 +147,28 @@ fn with_an_approximation_the_law_is_the_product_of_the_transition_tables() {
     }
 }
 
+/// The price of the approximations, without any draw: how far the loop's law stays from the posterior as levels get many.
+#[test]
+fn more_levels_lower_the_price_of_the_approximations() {
+    let chain = ReverseChain { steps: 2, min: 0.05 };
+    for name in ["xor", "and", "inpaint"] {
+        let (prior, likelihood) = (prior(Rate::Uniform, 3), likelihood(name, 3, 1, 0.8));
+        let posterior = prior.posterior(&likelihood, 0).unwrap();
+        let price = |estimate, count: usize| {
+            let ratio = (8.0f64 / 0.01).powf(1.0 / (count - 1) as f64);
+            let mut sigmas: Vec<f64> = (0..count).map(|k| 8.0 / ratio.powi(k as i32)).collect();
+            sigmas.push(0.0);
+            total_variation(&tables::annealed(&prior, &likelihood, estimate, &sigmas), &posterior)
+        };
+        let of = |estimate| [4, 32].map(|count| price(estimate, count));
+        let (marginals, hamming) = (of(TokenEstimate::Marginals), of(TokenEstimate::Hamming(chain)));
+        println!("{name}, 4 and 32 levels: marginals {marginals:.3?}, Hamming {hamming:.3?}");
+        assert!(marginals[1] < 0.9 * marginals[0] && hamming[1] < 0.9 * hamming[0]);
+        // Where a measurement says nothing of a single token, tokens apart from each other are nearly enough.
+        assert!(name == "inpaint" || (marginals[1] < 0.1 && marginals[1] < 0.5 * hamming[1]));
+    }
+}
+
 #[test]
 fn flips_and_groups_draw_the_conditional() {
     let (side, draws, sigma) = (3, 20_000, 0.9);

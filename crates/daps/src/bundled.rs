@@ -35,17 +35,21 @@ pub struct Picture {
     pub bytes: &'static [u8],
 }
 
-macro_rules! faces {
-    ($($name:literal),*) => {
+macro_rules! pictures {
+    ($folder:literal: $($name:literal),*) => {
         &[$(Picture {
             name: concat!($name, ".png"),
-            bytes: include_bytes!(concat!("../../../priors/faces/images/", $name, ".png")),
+            bytes: include_bytes!(concat!("../../../priors/", $folder, "/images/", $name, ".png")),
         }),*]
     };
 }
 
 /// Faces that no prior was trained on.
-pub const FACES: &[Picture] = faces!["07999", "08017", "08035", "08053", "08071", "08089", "08107", "08126"];
+pub const FACES: &[Picture] =
+    pictures!["faces": "07999", "08017", "08035", "08053", "08071", "08089", "08107", "08126"];
+
+/// Digits of MNIST's test set.
+pub const DIGITS: &[Picture] = pictures!["digits": "00000", "00001", "00002", "00003", "00004", "00007"];
 
 /// The prior of a name.
 pub fn prior(name: &str) -> Option<&'static Prior> {

@@ -66,17 +66,17 @@ fn least(among: &[usize], values: &[f64]) -> Option<usize> {
 
 /// RMS of x - D(x + σn, σ) per chain, all with the same noise.
 fn denoising_errors(run: &Run, x: &Tensor, row: Row) -> Result<Vec<f64>> {
-    let chains = x.dims()[0];
+    let (prior, chains) = (run.denoiser("the choice among chains")?, x.dims()[0]);
     let d = (x.elem_count() / chains.max(1)) as f64;
     let noise = Noise::new(run.config.seed, vec![Row { chain: 0, ..row }; chains]);
     let mut total = vec![0.0; chains];
     for j in 0..JUDGED_BY {
         let at = Address::new(0, Purpose::Reference, j);
-        let z = noise.normal(at, run.prior.shape(), x.dtype())?;
+        let z = noise.normal(at, prior.shape(), x.dtype())?;
         let noisy = combine(&[(&[1.0], x), (&[JUDGED_AT], &z)])?;
         for first in (0..chains).step_by(run.config.batch) {
             let n = run.config.batch.min(chains - first);
-            let denoised = run.prior.denoise(&noisy.narrow(0, first, n)?, &Sigma::Same(JUDGED_AT))?;
+            let denoised = prior.denoise(&noisy.narrow(0, first, n)?, &Sigma::Same(JUDGED_AT))?;
             let part = x.narrow(0, first, n)?.to_dtype(DType::F64)?;
             let squares = squared_distance(&part, &denoised.to_dtype(DType::F64)?)?;
             total[first..first + n].iter_mut().zip(squares).for_each(|(t, s)| *t += s);

@@ -1,27 +1,60 @@
-//! The demonstration: every task of the paper's table on bundled faces, in one picture and one page.
+//! Demonstrations: every task of one of the paper's tables on bundled pictures, in one picture and one page.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use image::RgbImage;
 use image::imageops::FilterType;
-use toml::{Table, Value};
+use toml::Table;
 
 use crate::canvas::{self, Canvas, LETTER};
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
-use crate::task::{NOISE, SAMPLES, TASKS, TaskInfo};
+use crate::task::{self, NOISE, SAMPLES, TaskInfo};
 use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, prior};
 
+/// A table to demonstrate.
+pub struct Subject {
+    /// Its title.
+    pub title: &'static str,
+    /// The prior, where no other is named.
+    pub prior: &'static str,
+    /// The tasks.
+    pub tasks: &'static [TaskInfo],
+    /// What is measured, task by task.
+    pictures: &'static [bundled::Picture],
+    /// Settings of an operator that are not its own defaults.
+    options: fn(&str) -> Table,
+}
+
+/// The paper's main table.
+pub const FACES: Subject = Subject {
+    title: "Eight inverse problems",
+    prior: "faces",
+    tasks: task::TASKS,
+    pictures: bundled::FACES,
+    options: |_| Table::new(),
+};
+
+/// The paper's discrete table.
+pub const DISCRETE: Subject = Subject {
+    title: "Three inverse problems over binary pictures",
+    prior: "binary-digits",
+    tasks: task::DISCRETE,
+    pictures: bundled::DIGITS,
+    options: task::discrete_options,
+};
+
 /// What to demonstrate.
-#[derive(Clone, Debug)]
 pub struct Demo {
+    /// The table.
+    pub subject: &'static Subject,
     /// Where everything is written.
     pub out: PathBuf,
     /// The prior: a bundled name or a file.
     pub prior: String,
-    /// The preset.
-    pub preset: String,
+    /// The `[method]` table.
+    pub method: Table,
     /// Chains per task.
     pub samples: usize,
     /// Seed of everything that is random.
@@ -47,18 +80,14 @@ const SHOWN: usize = 3;
 impl Demo {
     /// Solves all tasks; the directory must be new.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<Vec<Row>> {
-        if bundled::PRIORS.is_empty() && !Path::new(&self.prior).is_file() {
-            let what = "this build carries no trained prior; name a checkpoint with --prior FILE";
-            return Err(Error::Config(what.into()));
-        }
         let table = prior::named(&self.prior)?;
         files::make_directory(&self.out, false)?;
         let out = self.out.canonicalize().map_err(Error::file(&self.out, "cannot read"))?;
         files::make_directory(&out.join("images"), true)?;
         let mut rows = Vec::new();
-        for (task, face) in TASKS.iter().zip(bundled::FACES.iter().cycle()) {
-            let truth = out.join("images").join(face.name);
-            files::write(&truth, face.bytes)?;
+        for (task, picture) in self.subject.tasks.iter().zip(self.subject.pictures.iter().cycle()) {
+            let truth = out.join("images").join(picture.name);
+            files::write(&truth, picture.bytes)?;
             let start = Instant::now();
             let run = Run::new(self.config(task, table.clone(), truth), &out)?;
             let path = out.join(task.name);
@@ -68,7 +97,7 @@ impl Demo {
         }
         let picture = self.picture(&out)?;
         canvas::write(&out.join("demo.png"), &picture)?;
-        files::write(&out.join("report.html"), page(&rows, &picture)?.as_bytes())?;
+        files::write(&out.join("report.html"), self.page(&rows, &picture)?.as_bytes())?;
         Ok(rows)
     }
 
@@ -85,10 +114,10 @@ impl Demo {
                 measurements: 1,
                 truth: Some(truth),
                 measurement: None,
-                options: Table::new(),
+                options: (self.subject.options)(task.name),
             },
             prior,
-            method: Table::from_iter([("preset".to_owned(), Value::from(self.preset.as_str()))]),
+            method: self.method.clone(),
         }
     }
 
@@ -103,13 +132,14 @@ impl Demo {
             columns.push(("std".into(), "std.png".into()));
         }
         let scale = 2;
-        let letters = TASKS.iter().flat_map(|t| t.title.split(' ')).map(str::len).max().unwrap_or(0);
+        let tasks = self.subject.tasks;
+        let letters = tasks.iter().flat_map(|t| t.title.split(' ')).map(str::len).max().unwrap_or(0);
         let (left, top) = (letters * LETTER * scale + 3 * GAP, LETTER * scale + 2 * GAP);
-        let mut canvas = Canvas::new(left + columns.len() * (CELL + GAP), top + TASKS.len() * (CELL + GAP));
+        let mut canvas = Canvas::new(left + columns.len() * (CELL + GAP), top + tasks.len() * (CELL + GAP));
         for (c, (name, _)) in columns.iter().enumerate() {
             canvas.text(name, (left + c * (CELL + GAP) + 4, GAP), scale);
         }
-        for (r, task) in TASKS.iter().enumerate() {
+        for (r, task) in tasks.iter().enumerate() {
             let y = top + r * (CELL + GAP);
             let words: Vec<&str> = task.title.split(' ').collect();
             for (k, word) in words.iter().enumerate() {
@@ -140,45 +170,47 @@ fn small(picture: RgbImage) -> RgbImage {
     image::imageops::resize(&picture, scaled(picture.width()), scaled(picture.height()), FilterType::Triangle)
 }
 
-fn page(rows: &[Row], picture: &RgbImage) -> Result<String> {
-    let mut page = Page::new("Eight inverse problems");
-    let seconds: f64 = rows.iter().map(|r| r.seconds).sum();
-    page.lead(&format!(
-        "{} tasks of the paper's table on faces that the prior has not seen, in {seconds:.0} seconds",
-        rows.len()
-    ));
-    page.section("All tasks", &report::figure("rows: tasks; std: black is 0", picture, "wide")?);
-    let row = |r: &Row| {
-        let m = &r.summary.measurements[0];
-        let of = |list: &Option<Vec<f64>>| list.as_ref().map(|l| l[m.chosen]);
-        vec![
-            format!("<a href=\"{0}/report.html\">{1}</a>", r.task.name, escape(r.task.title)),
-            number(of(&m.psnr), 2),
-            number(of(&m.ssim), 3),
-            number(m.mean_psnr, 2),
-            number(Some(m.chi2), 3),
-            number(m.diversity, 2),
-            r.summary.nfe.to_string(),
-            format!("{:.1}", r.seconds),
-        ]
-    };
-    let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
-    let head = [
-        "task",
-        "PSNR, chosen",
-        "SSIM, chosen",
-        "PSNR, mean",
-        "χ² per number",
-        "diversity",
-        "denoiser calls",
-        "seconds",
-    ];
-    page.section("Numbers", &table(&head, &cells));
-    page.warnings(
-        &rows
-            .iter()
-            .flat_map(|r| r.summary.warnings.iter().map(move |w| format!("{}: {w}", r.task.title)))
-            .collect::<Vec<_>>(),
-    );
-    Ok(page.finish())
+impl Demo {
+    fn page(&self, rows: &[Row], picture: &RgbImage) -> Result<String> {
+        let mut page = Page::new(self.subject.title);
+        let seconds: f64 = rows.iter().map(|r| r.seconds).sum();
+        page.lead(&format!(
+            "{} tasks on pictures that the prior has not seen, in {seconds:.0} seconds",
+            rows.len()
+        ));
+        page.section("All tasks", &report::figure("rows: tasks; std: black is 0", picture, "wide")?);
+        let row = |r: &Row| {
+            let m = &r.summary.measurements[0];
+            let of = |list: &Option<Vec<f64>>| list.as_ref().map(|l| l[m.chosen]);
+            vec![
+                format!("<a href=\"{0}/report.html\">{1}</a>", r.task.name, escape(r.task.title)),
+                number(of(&m.psnr), 2),
+                number(of(&m.ssim), 3),
+                number(m.mean_psnr, 2),
+                number(Some(m.chi2), 3),
+                number(m.diversity, 2),
+                r.summary.nfe.to_string(),
+                format!("{:.1}", r.seconds),
+            ]
+        };
+        let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
+        let head = [
+            "task",
+            "PSNR, chosen",
+            "SSIM, chosen",
+            "PSNR, mean",
+            "χ² per number",
+            "diversity",
+            "denoiser calls",
+            "seconds",
+        ];
+        page.section("Numbers", &table(&head, &cells));
+        page.warnings(
+            &rows
+                .iter()
+                .flat_map(|r| r.summary.warnings.iter().map(move |w| format!("{}: {w}", r.task.title)))
+                .collect::<Vec<_>>(),
+        );
+        Ok(page.finish())
+    }
 }

@@ -22,6 +22,7 @@ pub mod report;
 mod run;
 mod summary;
 pub mod task;
+mod tokens;
 pub mod train;
 pub mod tune;
 pub mod validate;

@@ -33,7 +33,7 @@ pub(crate) struct Gallery {
 
 impl Gallery {
     fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
-        let y = to_f64(&run.likelihood.y().get(i)?)?;
+        let y = to_f64(&run.values(&run.y.get(i)?)?)?;
         let mut gallery = Self { measurement: picture::measurement(&y, &*run.operator), ..Self::default() };
         let &[c, h, w] = &run.config.task.shape[..] else { return Ok(gallery) };
         if !is_image(&[c, h, w]) {

@@ -63,7 +63,7 @@ pub fn heat_color(t: f64) -> [u8; 3] {
 }
 
 /// A measurement, where it has a form that can be looked at: images as they are, with what a mask hides in grey; Fourier
-/// magnitudes and spectra on a logarithmic scale.
+/// magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
 #[must_use]
 pub fn measurement(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
     match (operator.name(), operator.output_shape()) {
@@ -84,8 +84,19 @@ pub fn measurement(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
             let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| s[i] == 0.0) { 0.0 } else { *v };
             Some(image(&y.iter().enumerate().map(shown).collect::<Vec<_>>(), [c, h, w]))
         }
-        _ => None,
+        _ => at_sites(y, operator),
     }
+}
+
+/// A measurement whose numbers belong to a few pixels each, such as pairs: every pixel shows the number that it is part of, and
+/// grey where it is part of none.
+fn at_sites(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
+    let (local, &[1, h, w]) = (operator.as_local()?, operator.input_shape()) else { return None };
+    let mut pixels = vec![0.0; h * w];
+    for (k, v) in y.iter().enumerate() {
+        local.sites_of(0, k).iter().for_each(|&site| pixels[site as usize] = *v);
+    }
+    is_image(&[1, h, w]).then(|| image(&pixels, [1, h, w]))
 }
 
 /// ln(1 + v/median), stretched to [-1, 1].

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daps_core::Denoiser;
+use daps_core::{Categorical, Denoiser, Model as CoreModel};
 use daps_priors::checkpoint::{self, Checkpoint};
 use daps_priors::network::Preconditioning;
-use daps_priors::{Analytic, NetworkConfig, NetworkPrior, spread_bound};
+use daps_priors::{Analytic, NetworkConfig, NetworkPrior, TokenPrior, spread_bound};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -21,8 +21,8 @@ const DATA_STD: f64 = 0.5;
 /// A prior that is ready to run.
 #[derive(Clone)]
 pub struct Model {
-    /// The denoiser.
-    pub denoiser: Arc<dyn Denoiser>,
+    /// The denoiser, or the model of tokens.
+    pub model: CoreModel,
     /// The same, where it is a closed form.
     pub analytic: Option<Arc<dyn Analytic>>,
     /// What a user should know about it.
@@ -83,13 +83,10 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
             return Err(Error::Config("task.shape: expected positive sizes, got []".into()));
         }
         let analytic = daps_priors::build(table, shape, base).map_err(|e| with_network(e.into()))?;
-        return Ok(Model { denoiser: analytic.clone(), analytic: Some(analytic), notes: vec![] });
+        let model = CoreModel::Denoiser(analytic.clone());
+        return Ok(Model { model, analytic: Some(analytic), notes: vec![] });
     }
-    let mut settings = table.clone();
-    settings.remove("kind");
-    let mut settings: Network = settings
-        .try_into()
-        .map_err(|e: toml::de::Error| Error::Config(format!("prior: {}", e.message().trim())))?;
+    let mut settings = Network::of(table)?;
     let (name, checkpoint, config) = settings.read(base)?;
     let sha256 = checkpoint.sha256();
     if let Some(expected) = settings.sha256.as_ref().filter(|expected| **expected != sha256) {
@@ -98,6 +95,16 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
         return Err(Error::content(&name, what));
     }
     settings.sha256 = Some(sha256);
+    if config.is_discrete() {
+        let prior = TokenPrior::new(&config, checkpoint.tensors).map_err(|e| Error::content(&name, e))?;
+        let own = prior.shape();
+        if !shape.is_empty() && shape != own {
+            let what = format!("was trained for shape {own:?}, the task has {shape:?}");
+            return Err(Error::content(&name, what));
+        }
+        *table = settings.table()?;
+        return Ok(Model { model: CoreModel::Tokens(Arc::new(prior)), analytic: None, notes: vec![] });
+    }
     let spread = checkpoint.spread()?;
     let mut network = NetworkPrior::new(&config, checkpoint.tensors).map_err(|e| Error::content(&name, e))?;
     let own = network.shape().to_vec();
@@ -126,12 +133,34 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
             _ => DATA_STD,
         })
     });
-    *table = Table::try_from(&settings).map_err(|e| Error::Config(format!("prior: {e}")))?;
-    table.insert("kind".into(), NETWORK.into());
-    Ok(Model { denoiser: Arc::new(network.with_spread(spread)?), analytic: None, notes })
+    *table = settings.table()?;
+    let model = CoreModel::Denoiser(Arc::new(network.with_spread(spread)?));
+    Ok(Model { model, analytic: None, notes })
+}
+
+/// Whether a `[prior]` table names a prior over tokens; weights are not looked at.
+pub fn is_discrete(table: &Table, base: &Path) -> Result<bool> {
+    if table.get("kind").and_then(Value::as_str) != Some(NETWORK) {
+        return Ok(false);
+    }
+    Ok(Network::of(table)?.read(base)?.2.is_discrete())
 }
 
 impl Network {
+    fn of(table: &Table) -> Result<Self> {
+        let mut settings = table.clone();
+        settings.remove("kind");
+        settings
+            .try_into()
+            .map_err(|e: toml::de::Error| Error::Config(format!("prior: {}", e.message().trim())))
+    }
+
+    fn table(&self) -> Result<Table> {
+        let mut table = Table::try_from(self).map_err(|e| Error::Config(format!("prior: {e}")))?;
+        table.insert("kind".into(), NETWORK.into());
+        Ok(table)
+    }
+
     /// What it is called, its tensors, and its configuration.
     fn read(&self, base: &Path) -> Result<(PathBuf, Checkpoint, NetworkConfig)> {
         let given = self.config.as_deref().map(checkpoint::config_named).transpose()?;

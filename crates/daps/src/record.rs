@@ -84,7 +84,7 @@ impl<'a> Record<'a> {
             }
         }
         files::write(&path.join("config.toml"), record.config.as_bytes())?;
-        let mut tensors = vec![("y", run.likelihood.y())];
+        let mut tensors = vec![("y", &run.y)];
         tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
         files::write_tensors(&measurement, &tensors, HashMap::new())?;
         Ok(record)
@@ -93,7 +93,7 @@ impl<'a> Record<'a> {
     fn has_same_measurement(&self, path: &std::path::Path) -> Result<bool> {
         let (tensors, _) = files::read_tensors(path)?;
         let Some(y) = tensors.get("y") else { return Ok(false) };
-        let now = self.run.likelihood.y();
+        let now = &self.run.y;
         Ok(y.dims() == now.dims() && to_f64(y)? == to_f64(now)?)
     }
 
@@ -150,8 +150,7 @@ impl<'a> Record<'a> {
         let Event::Level { step, x0_hat, x0_y, info, state } = event else { return Ok(()) };
         let acceptance = info.acceptance.as_ref().map(|a| a.iter().sum::<f64>() / a.len() as f64);
         let diverged = state.diverged.iter().filter(|d| **d).count();
-        let m = self.run.operator.output_shape().iter().product::<usize>() as f64;
-        let chi2: Vec<f64> = likelihood.log_prob(x0_y)?.iter().map(|l| -2.0 * l / m).collect();
+        let chi2 = self.run.chi2(likelihood, x0_y)?;
         let mut line = json!({
             "batch": self.batch, "level": step.index, "sigma": step.sigma, "acceptance": acceptance,
             "diverged": diverged, "iterations": info.iterations,
@@ -160,7 +159,7 @@ impl<'a> Record<'a> {
         if let (Some(truth), &[c, h, w]) = (&self.run.truth, &self.run.config.task.shape[..])
             && is_image(&[c, h, w])
         {
-            let (x, truth, d) = (to_f64(x0_y)?, to_f64(truth)?, c * h * w);
+            let (x, truth, d) = (to_f64(&self.run.values(x0_y)?)?, to_f64(truth)?, c * h * w);
             let each = rows.par_iter().zip(x.par_chunks(d)).map(|(&row, x)| {
                 let measurement = self.run.rows[row].measurement as usize;
                 quality(x, &truth[measurement * d..(measurement + 1) * d], [c, h, w])
@@ -174,10 +173,13 @@ impl<'a> Record<'a> {
             for (i, row) in rows.iter().map(|&r| self.run.rows[r]).enumerate() {
                 if row.chain == 0 && row.measurement < FOLLOWED {
                     // In f32, as a checkpoint keeps them.
-                    let image =
-                        |t: &Tensor| -> Result<Vec<f64>> { Ok(to_f64(&t.get(i)?.to_dtype(DType::F32)?)?) };
+                    let image = |t: &Tensor| -> Result<Vec<f64>> {
+                        Ok(to_f64(&self.run.values(&t.get(i)?)?.to_dtype(DType::F32)?)?)
+                    };
                     let images = [image(x0_hat)?, image(x0_y)?, image(&state.x_t)?];
-                    let snapshot = Snapshot { sigma: (step.sigma, step.next), images };
+                    // Corrupted tokens do not grow.
+                    let next = if state.x_t.dtype() == DType::U8 { 0.0 } else { step.next };
+                    let snapshot = Snapshot { sigma: (step.sigma, next), images };
                     self.snapshots.insert((row.measurement, step.index), snapshot);
                 }
             }

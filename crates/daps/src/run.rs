@@ -8,25 +8,29 @@ use std::time::Duration;
 use candle_core::{DType, Tensor};
 use daps_core::real::{check_finite, combine};
 use daps_core::{
-    Address, Denoiser, Event, Gaussian, Likelihood, Method, Noise, Operator, Purpose, Row, Task,
+    Address, Denoiser, Event, Gaussian, Likelihood, Method, Mismatch, Model, Noise, Operator, Purpose, Row,
+    Task,
 };
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::prior::Model;
+use crate::prior::Model as Prior;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Error, Result, load, prior, task};
+use crate::{Error, Result, load, prior, task, tokens};
 
 /// A problem that is ready to run.
 pub struct Run {
     pub(crate) config: RunConfig,
-    pub(crate) prior: Arc<dyn Denoiser>,
+    pub(crate) model: Model,
     pub(crate) analytic: Option<Arc<dyn Analytic>>,
     pub(crate) method: Arc<dyn Method>,
     pub(crate) operator: Arc<dyn Operator>,
-    pub(crate) likelihood: Arc<Gaussian>,
+    /// Measurements, `[n, output shape…]`.
+    pub(crate) y: Tensor,
+    pub(crate) likelihood: Arc<dyn Likelihood>,
+    /// Pictures' values, of tokens too.
     pub(crate) truth: Option<Tensor>,
     /// What each measurement is called.
     pub(crate) names: Vec<String>,
@@ -64,15 +68,15 @@ impl Run {
     pub(crate) fn with(
         mut config: RunConfig,
         base: &Path,
-        model: Model,
+        prior: Prior,
         truths: Option<&Truths>,
     ) -> Result<Self> {
         let name = config.task.operator.clone();
         let (method_name, settings) = config.method()?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
-        let Model { denoiser, analytic, mut notes } = model;
-        let shape = denoiser.shape().to_vec();
+        let Prior { model, analytic, mut notes } = prior;
+        let shape = model.shape().to_vec();
         let mut options = (entry.defaults)(&shape);
         options.extend(config.task.options);
         let operator = (entry.build)(&options, &shape, config.seed)?;
@@ -82,20 +86,30 @@ impl Run {
         config.version = Some(env!("CARGO_PKG_VERSION").into());
 
         let measured = match truths {
-            Some(truths) => measured(&config, &*operator, truths.clone())?,
-            None => measure(&config, analytic.as_deref(), &*operator, base)?,
+            Some(truths) => measured(&config, &model, &*operator, truths.clone())?,
+            None => measure(&config, &model, analytic.as_deref(), &*operator, base)?,
         };
         notes.extend(measured.notes);
-        let y = measured.y.to_dtype(denoiser.dtype())?;
-        let likelihood = Arc::new(Gaussian::new(operator.clone(), y, config.task.noise)?);
+        let (y, beta) = (measured.y, config.task.noise);
+        let (y, likelihood): (_, Arc<dyn Likelihood>) = match &model {
+            Model::Denoiser(denoiser) => {
+                let y = y.to_dtype(denoiser.dtype())?;
+                (y.clone(), Arc::new(Gaussian::new(operator.clone(), y, beta)?))
+            }
+            Model::Tokens(_) => {
+                let likelihood = Mismatch::new(operator.clone(), &y, beta)?;
+                (y, Arc::new(likelihood))
+            }
+        };
         let (truth, names, numbers) = (measured.truth, measured.names, measured.numbers);
         let rows = rows(names.len(), config.samples);
         let run = Self {
             config,
-            prior: denoiser,
+            model,
             analytic,
             method,
             operator,
+            y,
             likelihood,
             truth,
             names,
@@ -122,7 +136,49 @@ impl Run {
     /// The task of some rows.
     pub(crate) fn task(&self, rows: &[usize]) -> Result<Task> {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
-        Ok(Task::new(self.prior.clone(), self.likelihood.select(&measurements)?)?)
+        let likelihood = self.likelihood.select(&measurements)?;
+        Ok(match &self.model {
+            Model::Denoiser(model) => Task::new(model.clone(), likelihood)?,
+            Model::Tokens(model) => Task::discrete(model.clone(), likelihood)?,
+        })
+    }
+
+    /// The denoiser that `who` needs.
+    pub(crate) fn denoiser(&self, who: &str) -> Result<&Arc<dyn Denoiser>> {
+        match &self.model {
+            Model::Denoiser(model) => Ok(model),
+            Model::Tokens(_) => {
+                Err(daps_core::Error::missing(who, "a denoiser", "a prior over tokens").into())
+            }
+        }
+    }
+
+    /// Whether samples are tokens.
+    pub(crate) fn is_discrete(&self) -> bool {
+        matches!(self.model, Model::Tokens(_))
+    }
+
+    /// Samples as pictures' values, from -1 to 1.
+    pub(crate) fn values(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.model {
+            Model::Denoiser(_) => Ok(x.clone()),
+            Model::Tokens(model) => tokens::values(x, model.corruption().symbols()),
+        }
+    }
+
+    /// Pictures' values as samples.
+    pub(crate) fn tokens(&self, values: &Tensor) -> Result<Tensor> {
+        match &self.model {
+            Model::Denoiser(_) => Ok(values.clone()),
+            Model::Tokens(model) => Ok(tokens::tokens(values, model.corruption().symbols())?.0),
+        }
+    }
+
+    /// ‖A(x) - y‖²/(m β²) of every row; of tokens, each wrong one counts 1.
+    pub(crate) fn chi2(&self, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
+        let m = self.operator.output_shape().iter().product::<usize>() as f64;
+        let factor = if self.is_discrete() { -1.0 } else { -2.0 };
+        Ok(likelihood.log_prob(x)?.iter().map(|l| factor * l / m).collect())
     }
 
     /// The noise of some rows.
@@ -214,6 +270,7 @@ struct Measured {
 
 fn measure(
     config: &RunConfig,
+    model: &Model,
     analytic: Option<&dyn Analytic>,
     operator: &dyn Operator,
     base: &Path,
@@ -229,6 +286,10 @@ fn measure(
         }
         let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", false)?;
         check_finite("measurement", &values)?;
+        let values = match model {
+            Model::Denoiser(_) => values,
+            Model::Tokens(model) => tokens::measured(&values, model.corruption().symbols(), !array)?,
+        };
         let numbers = (0..names.len() as u64).collect();
         return Ok(Measured { truth: None, y: values, names, numbers, notes });
     }
@@ -251,15 +312,24 @@ fn measure(
         }
     };
     let numbers = (0..names.len() as u64).collect();
-    Ok(Measured { notes, ..measured(config, operator, Truths { values: truth, names, numbers })? })
+    let measured = measured(config, model, operator, Truths { values: truth, names, numbers })?;
+    Ok(Measured { notes: [notes, measured.notes].concat(), ..measured })
 }
 
 /// Measures truths.
-fn measured(config: &RunConfig, operator: &dyn Operator, truths: Truths) -> Result<Measured> {
+fn measured(config: &RunConfig, model: &Model, operator: &dyn Operator, truths: Truths) -> Result<Measured> {
     let Truths { values, names, numbers } = truths;
     check_finite("truth", &values)?;
     let noise = measurement_noise(config.seed, &numbers);
     let at = Address::new(0, Purpose::Measurement, 0);
+    if let Model::Tokens(model) = model {
+        let symbols = model.corruption().symbols();
+        let (x0, off) = tokens::tokens(&values, symbols)?;
+        let y = tokens::measure(operator, &**model, &x0, config.task.noise, (&noise, at))?;
+        let note = format!("pictures were cut to the {symbols} grey values of the prior's alphabet");
+        let notes = if off { vec![note] } else { vec![] };
+        return Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y, names, numbers, notes });
+    }
     let z = noise.normal(at, operator.output_shape(), DType::F64)?;
     let y = combine(&[(&[1.0], &operator.apply(&values)?), (&[config.task.noise], &z)])?;
     Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] })

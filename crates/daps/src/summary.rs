@@ -62,7 +62,7 @@ pub struct Measurement {
     pub error: Vec<f64>,
     /// ‖A(x) - y‖²/(m β²), mean over the kept chains.
     pub chi2: f64,
-    /// How far that is from 1, in standard deviations of χ².
+    /// How far that is from 1, in standard deviations of χ²; null for tokens, whose noise has no χ².
     pub chi2_z: f64,
     /// RMS error of the prior when it denoises the sample from σ = 0.5, where it was needed to choose.
     pub denoising_error: Option<Vec<f64>>,
@@ -135,12 +135,10 @@ impl Outcome {
         snapshots: BTreeMap<(u64, usize), Snapshot>,
     ) -> Result<Self> {
         let (d, k) = (run.config.task.shape.iter().product::<usize>(), run.config.samples);
-        let values = to_f64(&samples)?;
+        let values = to_f64(&run.values(&samples)?)?;
         let truth = run.truth.as_ref().map(to_f64).transpose()?;
         let all: Vec<usize> = (0..run.rows.len()).collect();
-        let m = run.operator.output_shape().iter().product::<usize>() as f64;
-        let chi2: Vec<f64> =
-            run.task(&all)?.likelihood.log_prob(&samples)?.iter().map(|l| -2.0 * l / m).collect();
+        let chi2 = run.chi2(&*run.task(&all)?.likelihood, &samples)?;
         let curves = read_curves(run, trace)?;
         let (mut means, mut stds, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for (i, name) in run.names.iter().enumerate() {
@@ -203,7 +201,7 @@ impl Measurement {
             kept: choice.kept.clone(),
             error: chi2.iter().zip(diverged).map(error).collect(),
             chi2: fit,
-            chi2_z: (fit - 1.0) * (0.5 * m).sqrt(),
+            chi2_z: if run.is_discrete() { f64::NAN } else { (fit - 1.0) * (0.5 * m).sqrt() },
             denoising_error: choice.denoising_error.clone(),
             psnr: None,
             ssim: None,
@@ -335,7 +333,8 @@ impl Run {
         const SMALL: usize = 1024;
         let d: usize = self.config.task.shape.iter().product();
         let prior = self.analytic.as_ref().filter(|_| d <= SMALL && self.operator.as_linear().is_some())?;
-        let mean = |row| prior.posterior(&*self.likelihood, row).ok()?.mean().ok();
+        let likelihood = self.likelihood.as_gaussian()?;
+        let mean = |row| prior.posterior(likelihood, row).ok()?.mean().ok();
         (0..self.names.len()).map(mean).collect::<Option<Vec<_>>>().map(|m| m.concat())
     }
 }

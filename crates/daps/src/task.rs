@@ -37,10 +37,24 @@ pub const TASKS: &[TaskInfo] = &[
     task("hdr", "high dynamic range", "what an overexposed picture clipped"),
 ];
 
+/// The tasks over binary images, in the order of the paper's table; AND is ours.
+pub const DISCRETE: &[TaskInfo] = &[
+    task("inpaint_random", "inpainting, random", "the half of the pixels that are missing"),
+    task("xor", "XOR of pixel pairs", "a binary picture from which of its pixel pairs differ"),
+    task("and", "AND of pixel pairs", "a binary picture from which of its pixel pairs are both light"),
+];
+
+/// The settings of an operator over binary images that are not its own defaults: half of the pixels are hidden.
+#[must_use]
+pub fn discrete_options(operator: &str) -> toml::Table {
+    let hidden = (operator == "inpaint_random").then(|| ("fraction".to_owned(), toml::Value::from(0.5)));
+    hidden.into_iter().collect()
+}
+
 /// What a task or another operator is called for people.
 #[must_use]
 pub fn title(operator: &str) -> &str {
-    TASKS.iter().find(|t| t.name == operator).map_or(operator, |t| t.title)
+    TASKS.iter().chain(DISCRETE).find(|t| t.name == operator).map_or(operator, |t| t.title)
 }
 
 /// Whether different pictures give the same measurement (a shift, a half turn), so that chains end in several places and one

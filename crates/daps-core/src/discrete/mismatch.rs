@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
+use super::map_tokens;
 use crate::real::{batched, check_rows, with_slice};
-use crate::{Error, Likelihood, Local, LocalLikelihood, Operator, Result};
+use crate::{Address, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, open01};
 
 /// A measurement of tokens, some of which may be wrong.
 #[derive(Clone)]
@@ -31,6 +32,29 @@ impl Mismatch {
             return Err(Error::invalid("noise level beta", "a positive finite number", beta));
         }
         Ok(Self { operator, y: y.flatten_all()?.to_vec1()?, rows, beta })
+    }
+
+    /// Measures clean tokens as this likelihood believes: every measured token is right with probability
+    /// 1 / (1 + (S-1) e^(-1/β²)), and else any other of the S symbols.
+    pub fn measure(
+        operator: &dyn Operator,
+        x0: &Tensor,
+        (symbols, beta): (usize, f64),
+        noise: &Noise,
+        at: Address,
+    ) -> Result<Tensor> {
+        let others = (symbols - 1) as f64;
+        let right = 1.0 / (1.0 + others * (-beta.powi(-2)).exp());
+        map_tokens(&operator.apply(x0)?, noise, at, |_, rng, y| {
+            for token in y {
+                // One number decides whether, another one what, so that streams stay in step.
+                let (u, v) = (open01(rng), open01(rng));
+                if u >= right {
+                    let by = 1 + ((v * others) as usize).min(symbols - 2);
+                    *token = ((usize::from(*token) + by) % symbols) as u8;
+                }
+            }
+        })
     }
 
     /// The operator A.
@@ -113,5 +137,50 @@ impl LocalLikelihood for Mismatch {
     fn term(&self, row: usize, output: usize, x: &[u8]) -> f64 {
         let wrong = |local: &dyn Local| local.value(row, output, x) != self.y[row * self.outputs() + output];
         if self.local().is_some_and(wrong) { -self.beta.powi(-2) } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    /// Shows its input.
+    struct Same(Vec<usize>);
+
+    impl Operator for Same {
+        fn name(&self) -> &'static str {
+            "same"
+        }
+        fn input_shape(&self) -> &[usize] {
+            &self.0
+        }
+        fn output_shape(&self) -> &[usize] {
+            &self.0
+        }
+        fn apply(&self, x: &Tensor) -> Result<Tensor> {
+            Ok(x.clone())
+        }
+        fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
+            Ok(self)
+        }
+    }
+
+    /// A measured token has the law ∝ exp(-[it is wrong] / β²) over the alphabet.
+    #[test]
+    fn measurements_have_the_law_that_the_likelihood_believes() {
+        let (count, symbols, beta) = (200_000, 3, 0.9f64);
+        let x0 = Tensor::full(1u8, (1, count), &Device::Cpu).unwrap();
+        let at = Address::new(0, Purpose::Measurement, 0);
+        let noise = Noise::chains(3, 1);
+        let y = Mismatch::measure(&Same(vec![count]), &x0, (symbols, beta), &noise, at).unwrap();
+        let y: Vec<u8> = y.flatten_all().unwrap().to_vec1().unwrap();
+        let wrong = (-1.0 / (beta * beta)).exp();
+        for symbol in 0..3u8 {
+            let p = if symbol == 1 { 1.0 } else { wrong } / (1.0 + 2.0 * wrong);
+            let share = y.iter().filter(|t| **t == symbol).count() as f64 / count as f64;
+            let error = (p * (1.0 - p) / count as f64).sqrt();
+            assert!((share - p).abs() < 4.0 * error, "{symbol}: {share} is not {p} ± {error}");
+        }
     }
 }

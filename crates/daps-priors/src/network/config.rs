@@ -144,6 +144,12 @@ impl NetworkConfig {
         Ok(())
     }
 
+    /// Whether samples are tokens.
+    #[must_use]
+    pub fn is_discrete(&self) -> bool {
+        self.preconditioning.corruption().is_ok_and(|chain| chain.is_some())
+    }
+
     /// Channels that one value of an image takes: one, or as many as a token has states.
     fn states(&self) -> usize {
         self.preconditioning.corruption().ok().flatten().map_or(1, |chain| chain.states())

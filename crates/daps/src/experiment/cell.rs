@@ -57,6 +57,12 @@ pub struct Cell {
     pub success_chains: Option<f64>,
     /// The same when a chain may be turned by 180 degrees first.
     pub success_turned: Option<f64>,
+    /// The share of chains that the classifier takes for the image's label.
+    #[serde(default)]
+    pub accuracy: Option<f64>,
+    /// The share of chains that it takes for what it takes the true image for.
+    #[serde(default)]
+    pub agreement: Option<f64>,
     /// Every chain.
     pub chains: Chains,
     /// Means over chains along the levels, where they were asked for.
@@ -142,6 +148,8 @@ pub const COLUMNS: &[Column] = &[
     column("success", "success", 2, |c| c.success),
     column("success_chains", "success per chain", 2, |c| c.success_chains),
     column("success_turned", "success per chain, turned", 2, |c| c.success_turned),
+    column("accuracy", "accuracy", 3, |c| c.accuracy),
+    column("agreement", "agreement", 3, |c| c.agreement),
     column("nfe", "denoiser calls", 0, |c| c.nfe.map(|n| n as f64)),
     column("operator_calls", "operator calls", 0, |c| c.operator_calls.map(|n| n as f64)),
 ];

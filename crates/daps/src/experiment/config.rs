@@ -93,6 +93,9 @@ pub struct Source {
     /// Only the last so many images, in the order of their names: those that a training kept apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<usize>,
+    /// An IDX file with a label for each image of the source: the bundled classifier judges samples by them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<PathBuf>,
     /// How many of these to leave out first.
     #[serde(default)]
     pub skip: usize,

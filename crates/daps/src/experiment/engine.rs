@@ -192,8 +192,10 @@ impl Experiment {
             let rows = i * k..(i + 1) * k;
             let turned =
                 turned(run, &outcome.values[rows.start * d..rows.end * d], &truth[i * d..(i + 1) * d]);
-            let lpips = self.lpips(run, &outcome.samples, i, rows)?;
+            let lpips = self.lpips(run, &outcome.samples, i, rows.clone())?;
+            let judged = self.classified(run, &outcome.samples, i, rows)?;
             let mut cell = blank(i).found(found, turned, lpips, ambiguous);
+            (cell.accuracy, cell.agreement) = judged.unzip();
             if cell.failure.is_none() {
                 (cell.nfe, cell.operator_calls) = (Some(samples.cost.nfe), Some(samples.cost.operator_calls));
                 cell.levels = levels;
@@ -202,6 +204,23 @@ impl Experiment {
             cells.push(cell);
         }
         Ok(cells)
+    }
+
+    /// The shares of chains that the classifier takes for the image's label, and for what it takes the true image for.
+    fn classified(
+        &self,
+        run: &Run,
+        samples: &Tensor,
+        i: usize,
+        rows: Range<usize>,
+    ) -> Result<Option<(f64, f64)>> {
+        let (Some(judge), Some(truth)) = (&self.classifier, &run.truth) else { return Ok(None) };
+        let classes = judge.classifier.classify(&samples.narrow(0, rows.start, rows.len())?)?;
+        let truth = judge.classifier.classify(&run.tokens(&truth.narrow(0, i, 1)?)?)?;
+        let share = |class: usize| {
+            classes.iter().filter(|c| **c == class).count() as f64 / classes.len().max(1) as f64
+        };
+        Ok(Some((share(judge.label(run.numbers[i])), share(truth[0]))))
     }
 
     /// LPIPS of every chain, where its weights are there.
@@ -228,10 +247,9 @@ fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [V
     let Event::Level { step, x0_hat, x0_y, .. } = event else { return Ok(()) };
     let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { return Ok(()) };
     let (truth, d, k) = (to_f64(truth)?, c * h * w, run.config.samples);
-    let m = run.operator.output_shape().iter().product::<usize>() as f64;
     let judge = |x: &Tensor| -> Result<Vec<(Option<f64>, Option<f64>)>> {
-        let chi2 = likelihood.log_prob(x)?.into_iter().map(|l| Some(-2.0 * l / m).filter(|v| v.is_finite()));
-        let values = to_f64(x)?;
+        let chi2 = run.chi2(likelihood, x)?.into_iter().map(|v| Some(v).filter(|v| v.is_finite()));
+        let values = to_f64(&run.values(x)?)?;
         let psnr = values
             .chunks(d)
             .enumerate()

@@ -5,6 +5,7 @@
 //! an old result. Images run through the prior in batches; a cell's bits do not depend on its neighbours.
 
 mod cell;
+mod classes;
 mod config;
 mod curves;
 mod data;
@@ -48,6 +49,7 @@ pub struct Experiment {
     prior: Table,
     images: Images,
     lpips: Option<Lpips>,
+    classifier: Option<classes::Judge>,
     paper: Vec<paper::Row>,
     /// Settings of every method, task by task, where it was tuned.
     tuned: Vec<Option<Tuned>>,
@@ -117,14 +119,16 @@ impl Experiment {
             config.paper.as_ref().map(|p| paper::read(&base.join(p))).transpose()?.unwrap_or_default();
         let mut table = config.prior.table(base)?;
         let model = prior::build(&mut table, &config.shape, base)?;
-        let images = Images::read(&config.data, model.denoiser.shape(), base)?;
+        let images = Images::read(&config.data, model.model.shape(), base)?;
         let lpips = assets::load("lpips-vgg16.safetensors")?
-            .filter(|_| model.denoiser.shape()[0] == 3)
+            .filter(|_| model.model.shape()[0] == 3)
             .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
             .transpose()?;
+        let classifier =
+            config.data.labels.as_ref().map(|p| classes::Judge::read(&base.join(p))).transpose()?;
         notes.extend(model.notes.iter().cloned());
         let base = base.to_owned();
-        Ok(Self { config, model, prior: table, images, lpips, paper, tuned, base, notes })
+        Ok(Self { config, model, prior: table, images, lpips, classifier, paper, tuned, base, notes })
     }
 
     /// The file's content.
@@ -182,7 +186,7 @@ impl Experiment {
             batch: self.config.batch,
             task: TaskConfig {
                 operator: task.operator.clone(),
-                shape: self.model.denoiser.shape().to_vec(),
+                shape: self.model.model.shape().to_vec(),
                 noise: task.noise,
                 measurements: 1,
                 truth: None,
@@ -206,6 +210,11 @@ impl Experiment {
         let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
         let text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
         Ok(files::sha256(text)[..24].to_owned())
+    }
+
+    /// Whether samples are tokens.
+    pub(crate) fn is_discrete(&self) -> bool {
+        matches!(self.model.model, daps_core::Model::Tokens(_))
     }
 
     /// How many images there are.

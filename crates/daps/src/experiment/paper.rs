@@ -18,6 +18,7 @@ pub(super) struct Row {
     pub ssim: Option<f64>,
     pub lpips: Option<f64>,
     pub fid: Option<f64>,
+    pub accuracy: Option<f64>,
 }
 
 impl Row {
@@ -28,6 +29,7 @@ impl Row {
             "ssim" => self.ssim,
             "lpips" => self.lpips,
             "fid" => self.fid,
+            "accuracy" => self.accuracy,
             _ => None,
         }
     }

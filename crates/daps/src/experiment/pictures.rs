@@ -54,11 +54,11 @@ impl Experiment {
             if let Some(truth) = &run.truth {
                 row.push(picture::image(&to_f64(&truth.get(i)?)?, [c, h, w]));
             }
-            row.extend(picture::measurement(&to_f64(&run.likelihood.y().get(i)?)?, &*run.operator));
+            row.extend(picture::measurement(&to_f64(&run.values(&run.y.get(i)?)?)?, &*run.operator));
             row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
             canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
         }
-        if self.images() >= FEWEST_FOR_FID {
+        if self.images() >= FEWEST_FOR_FID && c == 3 {
             files::make_directory(&directory.join("samples"), true)?;
             canvas::write(&sample_of(directory, cell), &chain(i * k + cell.chosen.unwrap_or(0)))?;
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::cell::{COLUMNS, Cell, Column, named};
 use super::document::{Document, Piece};
 use super::figure::{Panel, panels};
-use super::statistics::{Average, average, paired};
+use super::statistics::{Average, average, median, paired};
 use super::write::FEWEST_FOR_FID;
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
 use crate::{assets, report::number, task};
@@ -14,7 +14,18 @@ use crate::{assets, report::number, task};
 /// Columns that are compared with a baseline.
 const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
 /// Columns of a task's table, in order; those of success only where a measurement has several explanations.
-const SHOWN: [&str; 8] = ["psnr", "ssim", "lpips", "psnr_mean", "psnr_best", "error", "chi2", "diversity"];
+const SHOWN: [&str; 10] = [
+    "psnr",
+    "ssim",
+    "lpips",
+    "psnr_mean",
+    "psnr_best",
+    "accuracy",
+    "agreement",
+    "error",
+    "chi2",
+    "diversity",
+];
 const SUCCESSES: [&str; 3] = ["success", "success_chains", "success_turned"];
 /// Columns drawn for all tasks.
 const DRAWN: [&str; 2] = ["psnr", "lpips"];
@@ -142,14 +153,15 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
     if diverged > 0 {
         lines.push(format!("{diverged} chains diverged in cells that have others; numbers leave them out."));
     }
+    let colour = experiment.model.model.shape().first() == Some(&3);
     let blind = cells.iter().filter(|c| c.failure.is_none() && c.lpips.is_none()).count();
-    if blind > 0 {
+    if blind > 0 && colour {
         let hint = assets::hint("lpips-vgg16.safetensors");
         lines.push(format!(
             "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
         ));
     }
-    if experiment.images() < FEWEST_FOR_FID {
+    if experiment.images() < FEWEST_FOR_FID && colour {
         lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} images."));
     }
     lines.push(
@@ -163,7 +175,21 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
          E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples)."
             .into(),
     );
-    if !experiment.paper.is_empty() {
+    if experiment.classifier.is_some() {
+        lines.push(
+            "Accuracy is the share of samples that the bundled classifier takes for the image's label, agreement of those that \
+             it takes for what it takes the true image for."
+                .into(),
+        );
+    }
+    if experiment.is_discrete() {
+        lines.push(
+            "A perfect picture of tokens counts 80 dB. The measurement error is the root of the share of measured tokens that \
+             a sample misses."
+                .into(),
+        );
+    }
+    if !experiment.paper.is_empty() && !experiment.is_discrete() {
         lines.push(
             "The paper's figures are of FFHQ at 256x256 with its own network: compare how methods rank, not the numbers. \
              Its phase retrieval takes the best of four chains by the truth."
@@ -240,6 +266,13 @@ fn one_task(
         add(column.title, methods.iter().map(own).collect());
         let paper = |m: &&MethodEntry| number(groups.paper(task, m, column.name), column.digits);
         add("paper", methods.iter().map(paper).collect());
+        // A perfect picture of tokens counts 80 dB, and a mean of such numbers hides what is usual.
+        if column.name == "psnr" && groups.experiment.is_discrete() {
+            let middle = |m: &&MethodEntry| {
+                number(median(groups.get(&task.label, &m.label).iter().copied(), column.of), 2)
+            };
+            add("PSNR, median", methods.iter().map(middle).collect());
+        }
     }
     let own = |m: &&MethodEntry| number(fid.get(&(task.label.clone(), m.label.clone())).copied(), 1);
     add("FID", methods.iter().map(own).collect());

@@ -23,6 +23,17 @@ pub(super) fn average<'a>(
     over(cells.filter_map(|c| Some((c.image.as_str(), of(c)?))))
 }
 
+/// The median over images of one number per cell.
+pub(super) fn median<'a>(
+    cells: impl Iterator<Item = &'a Cell>,
+    of: impl Fn(&Cell) -> Option<f64>,
+) -> Option<f64> {
+    let mut values = image_means(cells.filter_map(|c| Some((c.image.as_str(), of(c)?))));
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    (n > 0).then(|| 0.5 * (values[(n - 1) / 2] + values[n / 2]))
+}
+
 /// The mean over images of a difference between two methods, cell by cell: what both share of an image's difficulty cancels.
 pub(super) fn paired(
     cells: &[&Cell],
@@ -34,10 +45,15 @@ pub(super) fn paired(
     over(cells.iter().filter_map(|c| Some((c.image.as_str(), of(c)? - others.get(&at(c))?))))
 }
 
-fn over<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<Average> {
+/// One number per image: the mean over its seeds.
+fn image_means<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Vec<f64> {
     let mut images: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
     values.for_each(|(image, v)| images.entry(image).or_default().push(v));
-    let means: Vec<f64> = images.values().map(|v| v.iter().sum::<f64>() / v.len() as f64).collect();
+    images.values().map(|v| v.iter().sum::<f64>() / v.len() as f64).collect()
+}
+
+fn over<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<Average> {
+    let means = image_means(values);
     let (mean, error) = mean_and_error(&means);
     let images = means.len();
     (images > 0).then_some(Average { mean, error: (images > 1).then_some(error), images })
@@ -68,6 +84,7 @@ mod tests {
         let cells = [cell("a", 0, 10.0), cell("a", 1, 12.0), cell("b", 0, 21.0)];
         let whole = average(cells.iter(), |c| c.psnr).unwrap();
         assert_eq!((whole.mean, whole.images), (16.0, 2));
+        assert_eq!(median(cells.iter(), |c| c.psnr), Some(16.0));
         assert_eq!(average(cells[..1].iter(), |c| c.psnr).unwrap().error, None);
         assert_eq!(average(cells.iter(), |_| None), None);
     }

@@ -105,7 +105,7 @@ fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
 /// computed once is kept in `fid.json`.
 fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<HashMap<(String, String), f64>> {
     let mut found = HashMap::new();
-    let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.denoiser.shape()[0] == 3 {
+    let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.model.shape()[0] == 3 {
         true => assets::load("inception.safetensors")?,
         false => None,
     };
@@ -123,7 +123,7 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
         let keys: String = cells.iter().map(|c| c.key.as_str()).collect();
         let digest = files::sha256(keys);
         if !known.contains_key(&digest) {
-            let shape = experiment.model.denoiser.shape();
+            let shape = experiment.model.model.shape();
             let mut values = Vec::new();
             for cell in &cells {
                 let file = pictures::sample_of(directory, cell);
