@@ -117,6 +117,39 @@ fn a_killed_training_resumes_to_the_same_bits() {
     assert!(!beside.exists());
 }
 
+#[test]
+fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let network = CONFIG.find("[network]").unwrap();
+    let classes = "[classes]\nlabels = \"labels\"\ntest = { images = \"images\", labels = \"labels\" }\n";
+    let conv_net = "[network]\nkind = \"conv-net\"\nimage_size = 8\nchannels = 1\nnum_classes = 4\n\
+                    model_channels = 8\nchannel_mult = [1, 2]\nnum_convs = 1\nnorm_groups = 4\n";
+    let config = setting(dir.path(), &format!("{}{classes}{conv_net}", &CONFIG[..network]));
+    let labels: Vec<u8> = [0, 0, 8, 1, 0, 0, 0, 40].into_iter().chain((0..40).map(|i| i % 4)).collect();
+    fs::write(dir.path().join("labels"), labels).unwrap();
+    let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
+    let [whole_text, cut_text] = [&whole, &cut].map(|p| p.to_str().unwrap());
+    for args in [
+        vec!["--out", whole_text, "--until", "96"],
+        vec!["--out", cut_text, "--until", "40"],
+        vec!["--out", cut_text, "--until", "96", "--resume"],
+    ] {
+        let done = daps(&[vec!["--config", config.as_str()], args].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+    }
+    assert_eq!(checksum(&cut), checksum(&whole));
+    assert!(fs::read_to_string(whole.join("validation.csv")).unwrap().starts_with("96,0."));
+    let out = dir.path().join("judge/tiny.safetensors");
+    let exported = daps(&["export", whole_text, "--out", out.to_str().unwrap()]);
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    assert!(text(&exported.stdout).contains("% of the images that it was not trained on"), "{exported:?}");
+    let card = fs::read_to_string(dir.path().join("judge/README.md")).unwrap();
+    for part in ["into 4 classes", "of 40 test images", "![examples](examples.png)", "kind = \"conv-net\""] {
+        assert!(card.contains(part), "{part} in {card}");
+    }
+    assert!(dir.path().join("judge/examples.png").is_file());
+}
+
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_with_a_checkpoint_of_the_last_step() {

@@ -1,4 +1,4 @@
-//! A network that names what a binary image shows, as the judge of samples: a digit that comes out as another is no success.
+//! A network that names what a binary image shows, as the judge of samples.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the program carries inside: trained priors, a classifier and test pictures, one line each.
+//! What the program carries inside: trained priors, a judge of digits and test pictures.
 
 use daps_priors::Classifier;
 use daps_priors::checkpoint::Checkpoint;
@@ -20,6 +20,12 @@ pub const PRIORS: &[Prior] = &[];
 
 /// The prior that `daps solve` and `daps demo` take where none is named.
 pub const DEFAULT_PRIOR: &str = "faces";
+
+/// The judge of binary handwritten digits, 32x32: which of 0 to 9 an image shows.
+pub fn classifier() -> Result<Classifier> {
+    let bytes = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
+    Ok(Classifier::from_checkpoint(Checkpoint::from_bytes("digit-classifier", bytes)?)?)
+}
 
 /// A test picture.
 pub struct Picture {
@@ -45,13 +51,39 @@ pub const FACES: &[Picture] =
 /// Digits of MNIST's test set.
 pub const DIGITS: &[Picture] = pictures!["digits": "00000", "00001", "00003", "00004", "00007", "00002"];
 
-/// The judge of binary digits: ten classes, images of 32 x 32.
-pub fn classifier() -> Result<Classifier> {
-    let bytes = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
-    Ok(Classifier::from_checkpoint(Checkpoint::from_bytes("digit-classifier", bytes)?)?)
-}
-
 /// The prior of a name.
 pub fn prior(name: &str) -> Option<&'static Prior> {
     PRIORS.iter().find(|p| p.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+
+    /// The picture beside the weights has a column for each digit: the first two of MNIST's test images.
+    #[test]
+    fn the_judge_recognises_digits_and_not_their_negatives() {
+        const SIDE: usize = 32;
+        let bytes = include_bytes!("../../../priors/digit-classifier/examples.png");
+        let picture = image::load_from_memory(bytes).unwrap().to_luma8();
+        let pitch = SIDE as u32 + 4;
+        assert_eq!(picture.dimensions(), (10 * pitch - 4, 2 * pitch - 4));
+        let token = |n: usize| {
+            let (k, i, j) = (n / (SIDE * SIDE), n / SIDE % SIDE, n % SIDE);
+            let (x, y) = ((k % 10) as u32 * pitch + j as u32, (k / 10) as u32 * pitch + i as u32);
+            u8::from(picture.get_pixel(x, y).0[0] >= 128)
+        };
+        let tokens: Vec<u8> = (0..20 * SIDE * SIDE).map(token).collect();
+        let judge = classifier().unwrap();
+        let classes = |tokens: Vec<u8>| {
+            let x = Tensor::from_vec(tokens, (20, 1, SIDE, SIDE), &Device::Cpu).unwrap();
+            judge.classify(&x).unwrap()
+        };
+        let truth: Vec<usize> = (0..20).map(|k| k % 10).collect();
+        assert_eq!(classes(tokens.clone()), truth);
+        // The images matter: light digits on dark ground are what it knows.
+        assert_ne!(classes(tokens.iter().map(|t| 1 - t).collect()), truth);
+    }
 }

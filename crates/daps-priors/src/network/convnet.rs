@@ -1,5 +1,5 @@
-//! A plain convolutional network that gives one number for each class: levels of convolutions, each half the size of the one
-//! before, and the mean over pixels.
+//! A plain convolutional network that gives one number for each class: levels of convolutions, each
+//! half the size of the one before, and the mean over pixels.
 
 use daps_nn::{Conv2d, ConvConfig, FeatureMap, GroupNorm, Linear, Result};
 use serde::{Deserialize, Serialize};

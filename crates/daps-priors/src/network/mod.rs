@@ -1,5 +1,5 @@
-//! Networks: U-Nets with their published parameter names, the borders that make them denoisers or priors over tokens, and a plain
-//! network for classes.
+//! Networks: U-Nets with their published parameter names, the borders that make them denoisers or
+//! priors over tokens, and a plain network for classes.
 
 mod adm;
 pub mod bench;

@@ -139,7 +139,7 @@ impl Batches {
     }
 }
 
-/// Moves a picture down and to the right (or, by negative numbers, up and to the left); what comes in is dark.
+/// Moves a picture down and right, by negative numbers up and left; what comes in is dark.
 fn move_plane(plane: &mut [u8], width: usize, (down, right): (isize, isize)) {
     let (old, height) = (plane.to_vec(), plane.len() / width);
     for (n, token) in plane.iter_mut().enumerate() {

@@ -35,7 +35,7 @@ pub struct TrainConfig {
     /// Train a prior over tokens instead of a denoiser: grey values are cut into as many parts as there are symbols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensConfig>,
-    /// Train a classifier of binary images instead: grey values are cut at their middle, and labels say what they show.
+    /// Train a classifier of binary images instead: grey values are cut at their middle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub classes: Option<ClassesConfig>,
     /// The data set.
@@ -71,7 +71,7 @@ pub struct TokensConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClassesConfig {
-    /// An IDX file (MNIST) with a label for each image, perhaps compressed with gzip; relative to the configuration.
+    /// An IDX file (MNIST) with a label for each image, perhaps compressed with gzip.
     pub labels: PathBuf,
     /// Each image is shown moved by up to this many pixels along rows and columns.
     #[serde(default)]

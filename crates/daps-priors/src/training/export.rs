@@ -22,8 +22,8 @@ pub fn spread_levels() -> Vec<f64> {
     levels
 }
 
-/// Writes the averaged weights of a prior over tokens as [`Export`] does, and gives the prior as it is read back and
-/// the checksum of its tensors.
+/// Writes the averaged weights of a prior over tokens as [`Export`] does, and gives the prior as it is
+/// read back and the checksum of its tensors.
 pub fn export_tokens(trainer: &Trainer, path: &Path) -> Result<(TokenPrior, String)> {
     let sha256 = write_rounded(trainer, path)?;
     Ok((TokenPrior::load(path)?, sha256))

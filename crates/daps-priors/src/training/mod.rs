@@ -1,5 +1,5 @@
-//! Training of networks: EDM's loss or a cross-entropy on a data set, AdamW, averaged weights, and checkpoints from which a killed
-//! run goes on to the same bits. Everything random is a function of (seed, step).
+//! Training of networks: a loss on a data set, AdamW, averaged weights, and checkpoints from which a killed run goes on
+//! to the same bits. Everything random is a function of (seed, step).
 
 mod batch;
 mod config;

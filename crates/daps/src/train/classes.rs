@@ -1,4 +1,4 @@
-//! Training a classifier: how often it is right on images that it was not trained on, and which images those are.
+//! Training a classifier: how often it is right on images that it was not trained on.
 
 use std::path::Path;
 

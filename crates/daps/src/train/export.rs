@@ -139,7 +139,8 @@ fn export_classifier(trainer: &Trainer, path: &Path, folder: &Path, card: &Path)
         (if test.is_some() { "test" } else { "held-out" }, (accuracy * images.len() as f64).round());
     let _ = writeln!(
         text,
-        "\n## Images that it was not trained on\n\nThe file as written recognises {right} of {} {origin} images: {:.2} %.\n\n\
+        "\n## Images that it was not trained on\n\n\
+         The file as written recognises {right} of {} {origin} images: {:.2} %.\n\n\
          ![examples]({EXAMPLES})\n\nThe first of each class.",
         images.len(),
         100.0 * accuracy

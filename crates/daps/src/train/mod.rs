@@ -174,12 +174,12 @@ impl Training {
                     }
                     false => String::new(),
                 };
-                ("held-out accuracy:", line)
+                ("held-out accuracy", line)
             }
         };
         if measured {
             let (what, line) = line;
-            progress.note(&format!("{what} {line}"));
+            progress.note(&format!("{what}  {line}"));
             let entry = format!("{},{line}\n", self.trainer.images());
             let path = self.directory.join("validation.csv");
             let before = if path.exists() { files::read_text(&path)? } else { String::new() };
