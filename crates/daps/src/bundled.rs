@@ -16,7 +16,11 @@ pub struct Prior {
 }
 
 /// All trained priors.
-pub const PRIORS: &[Prior] = &[];
+pub const PRIORS: &[Prior] = &[Prior {
+    name: "binary-digits",
+    summary: "Handwritten digits of 32x32 pixels, each dark or light (MNIST).",
+    bytes: include_bytes!("../../../priors/binary-digits/binary-digits.safetensors"),
+}];
 
 /// The prior that `daps solve` and `daps demo` take where none is named.
 pub const DEFAULT_PRIOR: &str = "faces";
