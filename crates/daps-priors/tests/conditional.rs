@@ -60,7 +60,7 @@ fn draws(approx: &Approx, n: usize) -> Vec<f64> {
             let pick = |i| choose(&log_weights[0], open01(&mut rng(i)));
             (0..n).flat_map(|i| points[pick(i) * d..][..d].to_vec()).collect()
         }
-        Approx::Score { .. } => panic!("no closed form gives a score"),
+        Approx::Score { .. } | Approx::Sites { .. } => panic!("no closed form gives a score or sites"),
     }
 }
 
