@@ -80,6 +80,10 @@ impl Run {
         let mut options = (entry.defaults)(&shape);
         options.extend(config.task.options);
         let operator = (entry.build)(&options, &shape, config.seed)?;
+        if matches!(model, Model::Tokens(_)) && operator.as_local().is_none() {
+            let what = daps_core::Error::missing("a prior over tokens", "a measurement of tokens", &name);
+            return Err(what.into());
+        }
         (config.task.shape, config.task.options) = (shape, options);
         config.method = daps_methods::registry::resolve(&method_name, &settings, &name)?;
         config.method.insert("name".into(), method_name.into());

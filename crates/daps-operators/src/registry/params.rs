@@ -345,15 +345,21 @@ impl Params for MriParams {
 pub(crate) struct PairParams {
     /// Number of random pairs; half the number of pixels.
     pairs: Option<usize>,
+    /// The pairs themselves, instead: positions in the flattened image.
+    list: Option<Vec<[usize; 2]>>,
 }
 
 impl Params for PairParams {
     fn complete(self, shape: &[usize]) -> Self {
-        Self { pairs: self.pairs.or(Some(shape.iter().product::<usize>() / 2)) }
+        let count = self.list.as_ref().map_or(shape.iter().product::<usize>() / 2, Vec::len);
+        Self { pairs: self.pairs.or(Some(count)), list: self.list }
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
-        let pairs = random_pairs(shape.iter().product(), self.pairs.unwrap_or(0), seed)?;
+        let pairs = match &self.list {
+            Some(list) => list.clone(),
+            None => random_pairs(shape.iter().product(), self.pairs.unwrap_or(0), seed)?,
+        };
         let gate = if name == "and" { Gate::And } else { Gate::Xor };
         Ok(Arc::new(Pairs::new(gate, shape, &pairs)?))
     }
