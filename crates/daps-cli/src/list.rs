@@ -42,7 +42,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
         }
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
         What::Methods => return methods(),
-        What::Tasks => daps::task::TASKS.iter().map(|t| row(t.name, t.summary)).collect(),
+        What::Tasks => daps::task::all().map(|t| row(t.name, t.summary)).collect(),
         What::Priors => priors().iter().map(|(name, summary)| row(name, summary)).collect(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
         What::Budgets => BUDGETS
@@ -119,7 +119,7 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if let Some((_, summary)) = priors().iter().find(|(prior, _)| *prior == name) {
         heading("prior", summary);
     }
-    if let Some(t) = daps::task::TASKS.iter().find(|t| t.name == name) {
+    if let Some(t) = daps::task::all().find(|t| t.name == name) {
         heading("task", t.summary);
         let at = |side: usize| {
             toml::to_string(&(daps::operators::entry(name)?.defaults)(&[3, side, side]))

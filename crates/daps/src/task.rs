@@ -44,6 +44,12 @@ pub const DISCRETE: &[TaskInfo] = &[
     task("and", "AND of pixel pairs", "a binary picture from which of its pixel pairs are both light"),
 ];
 
+/// Every task by name: those on pictures, then those on binary pictures alone.
+pub fn all() -> impl Iterator<Item = &'static TaskInfo> {
+    let new = |t: &&TaskInfo| TASKS.iter().all(|known| known.name != t.name);
+    TASKS.iter().chain(DISCRETE.iter().filter(new))
+}
+
 /// The settings of an operator over binary images that are not its own defaults: half of the pixels are hidden.
 #[must_use]
 pub fn discrete_options(operator: &str) -> toml::Table {
@@ -54,7 +60,7 @@ pub fn discrete_options(operator: &str) -> toml::Table {
 /// What a task or another operator is called for people.
 #[must_use]
 pub fn title(operator: &str) -> &str {
-    TASKS.iter().chain(DISCRETE).find(|t| t.name == operator).map_or(operator, |t| t.title)
+    all().find(|t| t.name == operator).map_or(operator, |t| t.title)
 }
 
 /// Whether different pictures give the same measurement (a shift, a half turn), so that chains end in several places and one
