@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use daps::demo::{DISCRETE, Demo, FACES, Row};
-use daps::methods::registry;
 use daps::report::number;
 use toml::{Table, Value};
 
@@ -22,9 +21,9 @@ pub struct Args {
     /// The prior: a name of `daps list priors`, or a checkpoint [default: faces, or binary-digits]
     #[arg(long)]
     prior: Option<String>,
-    /// DAPS's preset, for faces
-    #[arg(long, default_value = "fast")]
-    preset: String,
+    /// The preset [default: fast, or best for discrete]
+    #[arg(long)]
+    preset: Option<String>,
     /// Posterior samples per task
     #[arg(long, default_value_t = daps::task::SAMPLES)]
     samples: usize,
@@ -42,18 +41,12 @@ enum What {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let (subject, out, method) = match args.what {
-        What::Faces => {
-            let preset = [("preset".to_owned(), Value::from(args.preset.as_str()))];
-            (&FACES, "daps-demo", Table::from_iter(preset))
-        }
-        What::Discrete => {
-            let name = "discrete_daps";
-            let mut method = registry::defaults(name).map_err(daps::Error::from)?;
-            method.insert("name".into(), name.into());
-            (&DISCRETE, "daps-demo-discrete", method)
-        }
+    let (subject, out, preset) = match args.what {
+        What::Faces => (&FACES, "daps-demo", "fast"),
+        What::Discrete => (&DISCRETE, "daps-demo-discrete", "best"),
     };
+    let preset = args.preset.as_deref().unwrap_or(preset);
+    let method = Table::from_iter([("preset".to_owned(), Value::from(preset))]);
     let out = args.out.clone().unwrap_or_else(|| out.into());
     let demo = Demo {
         subject,

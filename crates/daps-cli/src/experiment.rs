@@ -44,6 +44,8 @@ impl Args {
         }
         if let Some(data) = &self.data {
             config.data.source = std::path::absolute(data)?;
+            // They belong to the file's own images.
+            config.data.labels = None;
             if data.as_os_str() == daps::experiment::BUNDLED {
                 config.data.source = data.clone();
                 (config.data.held_out, config.data.skip) = (None, 0);

@@ -122,7 +122,8 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if let Some(t) = daps::task::all().find(|t| t.name == name) {
         heading("task", t.summary);
         let at = |side: usize| {
-            toml::to_string(&(daps::operators::entry(name)?.defaults)(&[3, side, side]))
+            let channels = if daps::task::TASKS.iter().any(|t| t.name == name) { 3 } else { 1 };
+            toml::to_string(&(daps::operators::entry(name)?.defaults)(&[channels, side, side]))
                 .map_err(anyhow::Error::from)
         };
         say(&format!("  at 64x64:\n{}\n  at 256x256:\n{}", indent(&at(64)?), indent(&at(256)?)));

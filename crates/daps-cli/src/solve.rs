@@ -169,13 +169,9 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 impl Args {
     /// The configuration that `daps run` would take.
     fn config(&self) -> anyhow::Result<RunConfig> {
-        let (operator, mut options) = self.options.resolve(&self.task)?;
+        let (operator, options) = self.options.resolve(&self.task)?;
         let prior = prior::named(&self.prior)?;
         let discrete = prior::is_discrete(&prior, Path::new(""))?;
-        if discrete {
-            let given = std::mem::replace(&mut options, task::discrete_options(&operator));
-            options.extend(given);
-        }
         let method = self.method(&operator, discrete)?;
         let config = RunConfig {
             version: None,
@@ -208,7 +204,7 @@ impl Args {
                 table.insert(key.into(), value.as_str().into());
             }
         }
-        let name = self.method.as_deref().unwrap_or(if discrete { "discrete_daps" } else { "daps" });
+        let name = self.method.as_deref().unwrap_or(task::default_method(discrete));
         if name == "daps" {
             table.entry("preset").or_insert("best".into());
         } else if table.is_empty() {

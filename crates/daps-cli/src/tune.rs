@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorConfig, Source, TaskEntry};
 use daps::methods::registry;
+use daps::priors::training::Fit;
 use daps::report::number;
 use daps::tune::{Found, Metric, Search, Strategy};
 use daps::{bundled, task};
@@ -74,8 +75,11 @@ impl Args {
     fn config(&self) -> anyhow::Result<ExperimentConfig> {
         let mut fixed = registry::defaults(&self.method).map_err(daps::Error::from)?;
         fixed.extend(settings(&self.set)?);
+        let prior = daps::prior::named(&self.prior)?;
+        let discrete = daps::prior::is_discrete(&prior, std::path::Path::new(""))?;
+        let usual = if discrete { task::DISCRETE } else { task::TASKS };
         let names: Vec<String> = match self.tasks.is_empty() {
-            true => task::TASKS.iter().map(|t| t.name.to_owned()).collect(),
+            true => usual.iter().map(|t| t.name.to_owned()).collect(),
             false => self.tasks.iter().map(|t| t.replace('-', "_")).collect(),
         };
         let task = |operator: String| {
@@ -94,7 +98,7 @@ impl Args {
             title: format!("The free parameters of {}", self.method),
             about: String::new(),
             hours: 0.0,
-            prior: PriorConfig::Table(daps::prior::named(&self.prior)?),
+            prior: PriorConfig::Table(prior),
             shape: self.shape.clone(),
             seeds: vec![self.seed],
             samples: self.samples,
@@ -111,7 +115,7 @@ impl Args {
                 labels: None,
                 skip: if bundled { bundled::FACES.len().saturating_sub(self.images) } else { 0 },
                 images: self.images,
-                fit: Default::default(),
+                fit: if discrete { Fit::Pad } else { Fit::Crop },
             },
             methods: vec![MethodEntry {
                 label: self.method.clone(),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use daps::plot::Panel;
-use daps::validate::gaussian;
 use daps::validate::gmm::{self, Cloud, Instance, Score, Summary};
+use daps::validate::{discrete, gaussian};
 use daps::{Error, files};
 
 use crate::Outcome;
@@ -18,6 +18,8 @@ pub enum Command {
     Gmm(GmmArgs),
     /// Kernels, presets and exact draws on a Gaussian prior, against closed forms; exit code 1 on a disagreement
     Gaussian(GaussianArgs),
+    /// The discrete loop on images so small that their posterior is a table; exit code 1 if the exact one is off
+    Discrete(DiscreteArgs),
 }
 
 #[derive(clap::Args)]
@@ -71,10 +73,64 @@ pub struct GaussianArgs {
     out: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub struct DiscreteArgs {
+    /// Chains of every case
+    #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..))]
+    samples: u64,
+    /// Numbers of levels
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16", value_parser = clap::value_parser!(u64).range(1..))]
+    levels: Vec<u64>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object per case
+    #[arg(long)]
+    json: bool,
+}
+
+fn run_discrete(args: &DiscreteArgs) -> anyhow::Result<Outcome> {
+    let levels: Vec<usize> = args.levels.iter().map(|n| *n as usize).collect();
+    let settings = discrete::Settings { samples: args.samples as usize, levels, seed: args.seed };
+    let mut bar = Bar::new()?;
+    let scores = discrete::run(&settings, &mut bar)?;
+    if bar.stopped() {
+        return Ok(Outcome::Stopped);
+    }
+    if args.json {
+        for score in &scores {
+            say(&serde_json::to_string(score)?);
+        }
+    } else {
+        let rows: Vec<Vec<String>> = scores
+            .chunks(settings.levels.len())
+            .map(|group| {
+                let distances = group.iter().map(|s| format!("{:.4}", s.distance));
+                let head = [group[0].task.to_owned(), group[0].estimate.to_owned()];
+                head.into_iter().chain(distances).chain([format!("{:.4}", group[0].chance)]).collect()
+            })
+            .collect();
+        let counts: Vec<String> = settings.levels.iter().map(|n| format!("{n} levels")).collect();
+        let mut heads = vec!["measurement", "p(x0 | x_t)"];
+        heads.extend(counts.iter().map(String::as_str));
+        heads.push("exact draws");
+        say("total variation between samples and the enumerated posterior of 3x3 binary images");
+        say(&table(&heads, &rows, 2));
+    }
+    let off: Vec<&discrete::Score> = scores.iter().filter(|s| !s.agrees()).collect();
+    for s in &off {
+        let (task, levels, distance, bound) = (s.task, s.levels, s.distance, s.bound);
+        eprintln!(
+            "{task}, {levels} levels: the exact loop is off by {distance:.4}, chance allows {bound:.4}"
+        );
+    }
+    Ok(if off.is_empty() { Outcome::Done } else { Outcome::Disagreement })
+}
+
 pub fn run(command: &Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Gmm(args) => run_gmm(args),
         Command::Gaussian(args) => run_gaussian(args),
+        Command::Discrete(args) => run_discrete(args),
     }
 }
 

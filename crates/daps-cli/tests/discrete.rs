@@ -102,6 +102,7 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
+    assert!(scene.path("cut/checkpoint.safetensors").exists() && !scene.path("cut/metrics.json").exists());
     assert_eq!(run("cut", &["--resume"]).status.code(), Some(0));
     for file in ["samples.safetensors", "trace.jsonl", "metrics.json"] {
         let of = |run: &str| fs::read(scene.path(run).join(file)).unwrap();
@@ -149,7 +150,7 @@ fn a_table_counts_what_the_classifier_says() {
     assert!(report.contains("PSNR, median") && report.contains("dps needs a denoiser"), "{report}");
 
     fs::write(scene.path("labels"), [0, 0, 8, 1, 0, 0, 0, 1, 2]).unwrap();
-    refused(&["experiment", &file, "--out", &out], "holds 1 labels, and image 1 is asked for");
+    refused(&["experiment", &file, "--out", &out], "holds 1 labels, the data set has 2 images");
 }
 
 #[test]
@@ -169,10 +170,13 @@ fn what_cannot_be_used_gets_one_sentence() {
     let with = |more: &[&'static str]| -> Vec<&str> {
         prior.iter().chain(["--image", &image].iter()).copied().chain(more.iter().copied()).collect()
     };
-    refuse(&with(&["--task", "xor", "--set", "list=[[0, 4096]]"]), "xor pair index: expected below 1024");
+    refuse(&with(&["--task", "xor", "--set", "pairs=[[0, 4096]]"]), "xor pair index: expected below 1024");
     refuse(&with(&["--task", "xor", "--method", "dps"]), "dps needs a denoiser");
     refuse(&with(&["--task", "xor", "--preset", "quick"]), "known: paper, fast, best");
     refuse(&with(&["--task", "super_resolution"]), "needs a measurement of tokens");
+    refuse(&with(&["--task", "xor", "--set", "pairs=1024"]), "exact needs groups of few tokens");
+    refuse(&with(&["--task", "xor", "--budget", "1k"]), "discrete_daps.budget: expected a number of levels");
+    refuse(&with(&["--task", "xor", "--kernel", "langevin"]), "expected flips or exact, got langevin");
     // A measurement of another alphabet, and a grey one.
     let y = daps::core::candle::Tensor::full(3u8, (1, 512), &daps::core::candle::Device::Cpu).unwrap();
     let path = scene.path("y.safetensors");

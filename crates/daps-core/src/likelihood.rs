@@ -47,9 +47,6 @@ pub trait LocalLikelihood: Likelihood {
     /// The size of the alphabet that it speaks of, where not any one will do.
     fn symbols(&self) -> Option<usize>;
 
-    /// The number of rows that it has measurements for.
-    fn rows(&self) -> usize;
-
     /// The number of terms of a row.
     fn outputs(&self) -> usize;
 

@@ -3,12 +3,12 @@
 //! The baseline of the paper's discrete table, with N = 20. Every chain of a run has its own N samples.
 
 use daps_core::{
-    Address, Error, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule,
-    ScheduleRule, State, Task, candle::Tensor,
+    Address, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule, ScheduleRule,
+    State, Task, candle::Tensor,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, walk};
+use crate::walk::{Level, check_particles, gather, largest, walk};
 
 /// Settings of best-of-N.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,26 +38,6 @@ impl BestOfN {
         Schedule::new(&self.schedule)?;
         check_particles(INFO.name, self.particles)
     }
-}
-
-/// Refuses a crowd of nobody.
-pub(crate) fn check_particles(who: &str, particles: usize) -> Result<()> {
-    match particles {
-        0 => Err(Error::invalid(format!("{who}.particles"), "at least 1", 0)),
-        _ => Ok(()),
-    }
-}
-
-/// Of particles `[rows, …]` each, row by row the one that was chosen.
-pub(crate) fn gather(particles: &[Tensor], chosen: &[usize]) -> Result<Tensor> {
-    let row = |(row, &k): (usize, &usize)| particles[k].narrow(0, row, 1);
-    let rows: Vec<Tensor> = chosen.iter().enumerate().map(row).collect::<std::result::Result<_, _>>()?;
-    Ok(Tensor::cat(&rows, 0)?)
-}
-
-/// The first of the largest numbers.
-pub(crate) fn largest(values: &[f64]) -> usize {
-    (1..values.len()).fold(0, |best, k| if values[k] > values[best] { k } else { best })
 }
 
 impl Method for BestOfN {

@@ -12,7 +12,7 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{Exact, Flips, KernelConfig};
+use crate::kernel::{Exact, Flips, KernelConfig, check_groups};
 
 /// All settings of a discrete DAPS run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,12 +48,20 @@ impl DiscreteDaps {
         }
     }
 
+    /// The same with another number of levels, where they have a constant ratio.
+    #[must_use]
+    pub fn with_levels(mut self, count: usize) -> Self {
+        if let ScheduleRule::Geometric { levels, .. } = &mut self.schedule {
+            *levels = count;
+        }
+        self
+    }
+
     /// The settings of a preset: ours with 100 or 50 levels, or the paper's.
     pub fn preset(name: &str) -> Result<Self> {
-        let fast = ScheduleRule::Geometric { levels: 50, max: 20.0, min: 0.01 };
         match name {
             "best" => Ok(Self::default()),
-            "fast" => Ok(Self { schedule: fast, ..Self::default() }),
+            "fast" => Ok(Self::default().with_levels(50)),
             "paper" => Ok(Self::paper()),
             _ => Err(Error::unknown("preset of discrete_daps", name, ["paper", "fast", "best"])),
         }
@@ -72,6 +80,9 @@ impl DiscreteDaps {
         Schedule::new(&self.schedule)?;
         let kernel = self.kernel.build()?;
         match self.kernel {
+            KernelConfig::Flips(_) if self.estimate == TokenEstimate::Exact => {
+                Err(Error::invalid("discrete_daps.kernel", "exact, beside the exact estimate", "flips"))
+            }
             KernelConfig::Flips(_) | KernelConfig::Exact(_) => Ok(()),
             _ => Err(Error::invalid("discrete_daps.kernel", "flips or exact", kernel.name())),
         }
@@ -89,7 +100,13 @@ impl Method for DiscreteDaps {
 
     fn check(&self, task: &Task) -> Result<()> {
         self.check_needs(task)?;
-        Tokens::new(task.tokens(INFO.name)?.clone(), self.estimate).map(|_| ())
+        let model = task.tokens(INFO.name)?;
+        Tokens::new(model.clone(), self.estimate)?;
+        if matches!(self.kernel, KernelConfig::Exact(_)) && self.estimate != TokenEstimate::Exact {
+            let (sites, symbols) = (model.shape().iter().product(), model.corruption().symbols());
+            check_groups(&*task.likelihood, sites, symbols)?;
+        }
+        Ok(())
     }
 
     fn levels(&self) -> usize {

@@ -250,11 +250,22 @@ pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
     }
 }
 
-/// Discrete DAPS from a preset, parts of which the table may replace.
+/// Discrete DAPS from a preset, parts of which the table may replace; `budget` is a number of levels.
 fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
-    let mut table = table.clone();
-    let preset = text(&mut table, "preset")?;
-    let mut complete = to_table(&DiscreteDaps::preset(preset.as_deref().unwrap_or("best"))?)?;
+    let (mut table, name) = (table.clone(), "discrete_daps");
+    let preset = text(name, &mut table, "preset")?;
+    let budget = text(name, &mut table, "budget")?;
+    let mut base = DiscreteDaps::preset(preset.as_deref().unwrap_or("best"))?;
+    if let Some(levels) = budget {
+        let wrong = || Error::invalid("discrete_daps.budget", "a number of levels from 2", &levels);
+        base = base.with_levels(levels.parse().ok().filter(|n| *n > 1).ok_or_else(wrong)?);
+    }
+    if let Some(toml::Value::String(_)) = table.get("kernel")
+        && let Some(kernel) = text(name, &mut table, "kernel")?
+    {
+        table.insert("kernel".into(), to_value(&crate::kernel::KernelConfig::named(&kernel)?)?);
+    }
+    let mut complete = to_table(&base)?;
     complete.extend(table);
     let settings: DiscreteDaps = read("discrete_daps", &complete)?;
     settings.check_settings()?;
@@ -263,10 +274,10 @@ fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
 
 fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
     let mut table = table.clone();
-    let preset = text(&mut table, "preset")?;
-    let budget = text(&mut table, "budget")?;
+    let preset = text("daps", &mut table, "preset")?;
+    let budget = text("daps", &mut table, "budget")?;
     let named = match table.get("kernel") {
-        Some(toml::Value::String(_)) => text(&mut table, "kernel")?,
+        Some(toml::Value::String(_)) => text("daps", &mut table, "kernel")?,
         _ => None,
     };
     let daps: Daps = match preset {
@@ -300,11 +311,11 @@ fn to_value(value: &impl serde::Serialize) -> Result<toml::Value> {
     toml::Value::try_from(value).map_err(|e| Error::invalid("settings", "values that TOML can hold", e))
 }
 
-fn text(table: &mut Table, key: &str) -> Result<Option<String>> {
+fn text(method: &str, table: &mut Table, key: &str) -> Result<Option<String>> {
     match table.remove(key) {
         None => Ok(None),
         Some(toml::Value::String(s)) => Ok(Some(s)),
-        Some(other) => Err(Error::invalid(format!("daps.{key}"), "a name in quotes", other)),
+        Some(other) => Err(Error::invalid(format!("{method}.{key}"), "a name in quotes", other)),
     }
 }
 

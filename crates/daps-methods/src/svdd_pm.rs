@@ -15,8 +15,7 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::best_of_n::{check_particles, gather, largest};
-use crate::walk::{Level, check_range, walk};
+use crate::walk::{Level, check_particles, check_range, gather, largest, walk};
 
 /// Settings of SVDD-PM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

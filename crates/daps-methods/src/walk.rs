@@ -94,3 +94,23 @@ pub(crate) fn check_positive(what: &str, value: f64) -> Result<()> {
         Err(Error::invalid(what, "a positive number", value))
     }
 }
+
+/// Refuses a crowd of nobody.
+pub(crate) fn check_particles(who: &str, particles: usize) -> Result<()> {
+    match particles {
+        0 => Err(Error::invalid(format!("{who}.particles"), "at least 1", 0)),
+        _ => Ok(()),
+    }
+}
+
+/// Of particles `[rows, …]` each, row by row the one that was chosen.
+pub(crate) fn gather(particles: &[Tensor], chosen: &[usize]) -> Result<Tensor> {
+    let row = |(row, &k): (usize, &usize)| particles[k].narrow(0, row, 1);
+    let rows: Vec<Tensor> = chosen.iter().enumerate().map(row).collect::<std::result::Result<_, _>>()?;
+    Ok(Tensor::cat(&rows, 0)?)
+}
+
+/// The first of the largest numbers.
+pub(crate) fn largest(values: &[f64]) -> usize {
+    (1..values.len()).fold(0, |best, k| if values[k] > values[best] { k } else { best })
+}

@@ -89,10 +89,6 @@ fn training_approaches_the_closed_form_and_files_keep_it() {
         trainer.advance().unwrap();
     }
     let prior = trainer.average_tokens().unwrap();
-    for sigma in [0.3, 1.0, 2.0] {
-        let (got, best) = (cross_entropy(&prior, &truth, sigma), cross_entropy(&truth, &truth, sigma));
-        println!("σ = {sigma}: {got:.4} nats a token, the truth has {best:.4}");
-    }
     let (after, best) = (cross_entropy(&prior, &truth, 1.0), cross_entropy(&truth, &truth, 1.0));
     assert!(after < best + 0.2 * (before - best), "{before} to {after}, the truth has {best}");
 

@@ -11,7 +11,7 @@ pub struct Prior {
     pub name: &'static str,
     /// What it was trained on.
     pub summary: &'static str,
-    /// The safetensors file, with configuration and r(σ) in its metadata.
+    /// The safetensors file, with its configuration, and a denoiser's r(σ), in its metadata.
     pub bytes: &'static [u8],
 }
 
@@ -25,10 +25,12 @@ pub const PRIORS: &[Prior] = &[Prior {
 /// The prior that `daps solve` and `daps demo` take where none is named.
 pub const DEFAULT_PRIOR: &str = "faces";
 
+/// The file of [`classifier`].
+pub const CLASSIFIER: &[u8] = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
+
 /// The judge of binary handwritten digits, 32x32: which of 0 to 9 an image shows.
 pub fn classifier() -> Result<Classifier> {
-    let bytes = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
-    Ok(Classifier::from_checkpoint(Checkpoint::from_bytes("digit-classifier", bytes)?)?)
+    Ok(Classifier::from_checkpoint(Checkpoint::from_bytes("digit-classifier", CLASSIFIER)?)?)
 }
 
 /// A test picture.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::{Error, Result};
+use crate::{Error, Result, task};
 
 /// A run: a prior, a task and a method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct RunConfig {
     pub task: TaskConfig,
     /// The prior: `kind` and its settings.
     pub prior: Table,
-    /// The method: `name` and its settings; absent: DAPS with the paper's preset.
+    /// The method: `name` and its settings; absent: DAPS with the paper's preset, or discrete DAPS for a prior over tokens.
     #[serde(default)]
     pub method: Table,
 }
@@ -67,7 +67,7 @@ fn default_batch() -> usize {
     256
 }
 fn default_noise() -> f64 {
-    crate::task::NOISE
+    task::NOISE
 }
 fn one() -> usize {
     1
@@ -112,11 +112,11 @@ impl RunConfig {
         Ok(())
     }
 
-    /// The method's name and its settings.
-    pub fn method(&self) -> Result<(String, Table)> {
+    /// The method's name and its settings; what is not said depends on whether the prior is one over tokens.
+    pub fn method(&self, discrete: bool) -> Result<(String, Table)> {
         let mut settings = self.method.clone();
         match settings.remove("name") {
-            None => Ok(("daps".into(), settings)),
+            None => Ok((task::default_method(discrete).into(), settings)),
             Some(toml::Value::String(name)) => Ok((name, settings)),
             Some(other) => Err(Error::Config(format!("method.name: expected a name in quotes, got {other}"))),
         }
@@ -139,7 +139,8 @@ mod tests {
         let config = RunConfig::parse(SMALL).unwrap();
         assert_eq!((config.samples, config.task.noise), (16, 0.05));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
-        assert_eq!(config.method().unwrap().0, "daps");
+        assert_eq!(config.method(false).unwrap().0, "daps");
+        assert_eq!(config.method(true).unwrap().0, "discrete_daps");
     }
 
     #[test]

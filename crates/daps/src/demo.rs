@@ -23,18 +23,11 @@ pub struct Subject {
     pub tasks: &'static [TaskInfo],
     /// What is measured, task by task.
     pictures: &'static [bundled::Picture],
-    /// Settings of an operator that are not its own defaults.
-    options: fn(&str) -> Table,
 }
 
 /// The paper's main table.
-pub const FACES: Subject = Subject {
-    title: "Eight inverse problems",
-    prior: "faces",
-    tasks: task::TASKS,
-    pictures: bundled::FACES,
-    options: |_| Table::new(),
-};
+pub const FACES: Subject =
+    Subject { title: "Eight inverse problems", prior: "faces", tasks: task::TASKS, pictures: bundled::FACES };
 
 /// The paper's discrete table.
 pub const DISCRETE: Subject = Subject {
@@ -42,7 +35,6 @@ pub const DISCRETE: Subject = Subject {
     prior: "binary-digits",
     tasks: task::DISCRETE,
     pictures: bundled::DIGITS,
-    options: task::discrete_options,
 };
 
 /// What to demonstrate.
@@ -114,7 +106,7 @@ impl Demo {
                 measurements: 1,
                 truth: Some(truth),
                 measurement: None,
-                options: (self.subject.options)(task.name),
+                options: Table::new(),
             },
             prior,
             method: self.method.clone(),

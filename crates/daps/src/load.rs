@@ -52,6 +52,12 @@ pub fn batch(path: &Path, shape: &[usize], tensor: &str, fit: bool) -> Result<Ba
     }
 }
 
+/// Whether a file holds numbers and no picture.
+#[must_use]
+pub fn is_array(path: &Path) -> bool {
+    matches!(ending(path).as_str(), "npy" | "safetensors")
+}
+
 fn ending(path: &Path) -> String {
     path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default()
 }

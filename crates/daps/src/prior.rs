@@ -96,6 +96,9 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
     }
     settings.sha256 = Some(sha256);
     if config.is_discrete() {
+        if settings.class.is_some() {
+            return Err(daps_core::Error::missing("prior.class", "classes", "a prior over tokens").into());
+        }
         let prior = TokenPrior::new(&config, checkpoint.tensors).map_err(|e| Error::content(&name, e))?;
         let own = prior.shape();
         if !shape.is_empty() && shape != own {
@@ -138,12 +141,18 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
     Ok(Model { model, analytic: None, notes })
 }
 
-/// Whether a `[prior]` table names a prior over tokens; weights are not looked at.
+/// Whether a `[prior]` table names a prior over tokens; of a file, only the configuration is read.
 pub fn is_discrete(table: &Table, base: &Path) -> Result<bool> {
     if table.get("kind").and_then(Value::as_str) != Some(NETWORK) {
         return Ok(false);
     }
-    Ok(Network::of(table)?.read(base)?.2.is_discrete())
+    let settings = Network::of(table)?;
+    let config = match (&settings.config, &settings.file) {
+        (Some(config), _) => checkpoint::config_named(config)?,
+        (None, Some(file)) => checkpoint::config_of(&base.join(file))?,
+        (None, None) => settings.read(base)?.2,
+    };
+    Ok(config.is_discrete())
 }
 
 impl Network {

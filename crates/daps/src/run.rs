@@ -57,7 +57,7 @@ impl Run {
     pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
         config.check()?;
         // What is wrong with the method is said before any weight is read.
-        let (method, settings) = config.method()?;
+        let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
         daps_methods::registry::build(&method, &settings, &config.task.operator)?;
         daps_operators::registry::entry(&config.task.operator)?;
         let model = prior::build(&mut config.prior, &config.task.shape, base)?;
@@ -72,12 +72,15 @@ impl Run {
         truths: Option<&Truths>,
     ) -> Result<Self> {
         let name = config.task.operator.clone();
-        let (method_name, settings) = config.method()?;
+        let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
         let Prior { model, analytic, mut notes } = prior;
         let shape = model.shape().to_vec();
         let mut options = (entry.defaults)(&shape);
+        if matches!(model, Model::Tokens(_)) {
+            options.extend(task::discrete_options(&name));
+        }
         options.extend(config.task.options);
         let operator = (entry.build)(&options, &shape, config.seed)?;
         if matches!(model, Model::Tokens(_)) && operator.as_local().is_none() {
@@ -178,11 +181,14 @@ impl Run {
         }
     }
 
-    /// ‖A(x) - y‖²/(m β²) of every row; of tokens, each wrong one counts 1.
+    /// ‖A(x) - y‖²/(m β²) of every row; of tokens, each wrong one counts 1, and m is the number of those that were measured.
     pub(crate) fn chi2(&self, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
-        let m = self.operator.output_shape().iter().product::<usize>() as f64;
-        let factor = if self.is_discrete() { -1.0 } else { -2.0 };
-        Ok(likelihood.log_prob(x)?.iter().map(|l| factor * l / m).collect())
+        let outputs = self.operator.output_shape().iter().product::<usize>();
+        let (m, factor) = match self.operator.as_local().filter(|_| self.is_discrete()) {
+            Some(local) => ((0..outputs).filter(|&k| !local.sites_of(0, k).is_empty()).count(), -1.0),
+            None => (outputs, -2.0),
+        };
+        Ok(likelihood.log_prob(x)?.iter().map(|l| factor * l / m.max(1) as f64).collect())
     }
 
     /// The noise of some rows.
@@ -282,7 +288,7 @@ fn measure(
     let given = &config.task;
     if let Some(path) = &given.measurement {
         let path = base.join(path);
-        let array = path.extension().is_some_and(|e| e == "npy" || e == "safetensors");
+        let array = load::is_array(&path);
         if !array && path.exists() && !task::is_measured_as_picture(&given.operator) {
             let what =
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
@@ -292,15 +298,24 @@ fn measure(
         check_finite("measurement", &values)?;
         let values = match model {
             Model::Denoiser(_) => values,
-            Model::Tokens(model) => tokens::measured(&values, model.corruption().symbols(), !array)?,
+            Model::Tokens(model) => {
+                tokens::measured(&values, model.corruption().symbols(), operator, !array)?
+            }
         };
         let numbers = (0..names.len() as u64).collect();
         return Ok(Measured { truth: None, y: values, names, numbers, notes });
     }
     let (truth, names, notes) = match &given.truth {
         Some(path) => {
-            let load::Batch { values, names, notes } =
-                load::batch(&base.join(path), &given.shape, "truth", true)?;
+            let path = base.join(path);
+            let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", true)?;
+            let values = match model {
+                Model::Tokens(model) if load::is_array(&path) => {
+                    let symbols = model.corruption().symbols();
+                    tokens::values(&tokens::of_array(&values, symbols)?, symbols)?
+                }
+                _ => values,
+            };
             (values, names, notes)
         }
         None => {
@@ -329,7 +344,7 @@ fn measured(config: &RunConfig, model: &Model, operator: &dyn Operator, truths: 
     if let Model::Tokens(model) = model {
         let symbols = model.corruption().symbols();
         let (x0, off) = tokens::tokens(&values, symbols)?;
-        let y = tokens::measure(operator, &**model, &x0, config.task.noise, (&noise, at))?;
+        let y = Mismatch::measure(operator, &x0, (symbols, config.task.noise), &noise, at)?;
         let note = format!("pictures were cut to the {symbols} grey values of the prior's alphabet");
         let notes = if off { vec![note] } else { vec![] };
         return Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y, names, numbers, notes });

@@ -50,6 +50,12 @@ pub fn all() -> impl Iterator<Item = &'static TaskInfo> {
     TASKS.iter().chain(DISCRETE.iter().filter(new))
 }
 
+/// The method for which nothing is said.
+#[must_use]
+pub fn default_method(discrete: bool) -> &'static str {
+    if discrete { "discrete_daps" } else { "daps" }
+}
+
 /// The settings of an operator over binary images that are not its own defaults: half of the pixels are hidden.
 #[must_use]
 pub fn discrete_options(operator: &str) -> toml::Table {
@@ -73,7 +79,7 @@ pub fn is_ambiguous(operator: &str) -> bool {
 /// Whether a measurement can come as a picture; magnitudes and spectra cannot.
 #[must_use]
 pub fn is_measured_as_picture(operator: &str) -> bool {
-    !matches!(operator, "phase_retrieval" | "mri")
+    !matches!(operator, "phase_retrieval" | "mri" | "xor" | "and")
 }
 
 #[cfg(test)]
@@ -82,6 +88,7 @@ mod tests {
 
     #[test]
     fn every_task_is_an_operator_with_defaults() {
+        assert!(all().all(|t| daps_operators::entry(t.name).is_ok()));
         for task in TASKS {
             let entry = daps_operators::entry(task.name).unwrap();
             assert!(!(entry.defaults)(&[3, 64, 64]).is_empty(), "{}", task.name);

@@ -74,3 +74,20 @@ fn daps_beats_dps_on_the_toy() {
     }
     assert!(of("exact").w2_last < of("daps").w2_last);
 }
+
+/// The exact loop stays within chance at any number of levels, and the approximations' prices are where they are known to be:
+/// tokens apart from each other are nearly enough for gates, and the Hamming law is further off.
+#[test]
+fn the_discrete_loop_draws_the_enumerated_posterior() {
+    let settings = daps::validate::discrete::Settings { samples: 4000, levels: vec![1, 12], seed: 1 };
+    let scores = daps::validate::discrete::run(&settings, &mut ()).unwrap();
+    assert_eq!(scores.len(), 18);
+    assert!(scores.iter().all(daps::validate::discrete::Score::agrees), "{scores:#?}");
+    let of = |task: &str, estimate: &str| {
+        scores.iter().find(|s| s.task == task && s.estimate == estimate && s.levels == 12).unwrap()
+    };
+    for task in ["xor", "and"] {
+        assert!(of(task, "marginals").distance < 0.6 * of(task, "hamming").distance, "{scores:#?}");
+        assert!(of(task, "hamming").distance > 2.0 * of(task, "hamming").bound, "{scores:#?}");
+    }
+}

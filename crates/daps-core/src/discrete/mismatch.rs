@@ -57,12 +57,6 @@ impl Mismatch {
         })
     }
 
-    /// The operator A.
-    #[must_use]
-    pub fn operator(&self) -> &Arc<dyn Operator> {
-        &self.operator
-    }
-
     /// Hamming(A(x), y) per row.
     pub fn distance(&self, x: &Tensor) -> Result<Vec<usize>> {
         let n = self.outputs();
@@ -120,10 +114,6 @@ impl Mismatch {
 impl LocalLikelihood for Mismatch {
     fn symbols(&self) -> Option<usize> {
         self.local().and_then(Local::symbols)
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
     }
 
     fn outputs(&self) -> usize {

@@ -21,12 +21,6 @@ pub enum TokenEstimate {
     Exact,
 }
 
-impl Default for TokenEstimate {
-    fn default() -> Self {
-        Self::Hamming(ReverseChain::default())
-    }
-}
-
 /// A model of tokens and a way to estimate.
 pub struct Tokens {
     model: Arc<dyn Categorical>,

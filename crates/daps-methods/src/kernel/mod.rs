@@ -15,6 +15,7 @@ use daps_core::real::{Real, finite_rows, with_slice};
 use daps_core::{Error, Kernel, Likelihood, Need, Result, Smooth, candle::Tensor, with_real};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use exact::check_groups;
 pub use exact::{Exact, Way};
 pub use flips::Flips;
 pub use hmc::Hmc;

@@ -340,25 +340,31 @@ impl Params for MriParams {
     }
 }
 
+/// A number of random pairs, or pairs of positions in the flattened image.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PairsOf {
+    Count(usize),
+    List(Vec<[usize; 2]>),
+}
+
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PairParams {
-    /// Number of random pairs; half the number of pixels.
-    pairs: Option<usize>,
-    /// The pairs themselves, instead: positions in the flattened image.
-    list: Option<Vec<[usize; 2]>>,
+    /// How many pairs to draw, or which there are; half as many as pixels.
+    pairs: Option<PairsOf>,
 }
 
 impl Params for PairParams {
     fn complete(self, shape: &[usize]) -> Self {
-        let count = self.list.as_ref().map_or(shape.iter().product::<usize>() / 2, Vec::len);
-        Self { pairs: self.pairs.or(Some(count)), list: self.list }
+        Self { pairs: self.pairs.or(Some(PairsOf::Count(shape.iter().product::<usize>() / 2))) }
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
-        let pairs = match &self.list {
-            Some(list) => list.clone(),
-            None => random_pairs(shape.iter().product(), self.pairs.unwrap_or(0), seed)?,
+        let pairs = match self.pairs {
+            Some(PairsOf::List(pairs)) => pairs,
+            Some(PairsOf::Count(count)) => random_pairs(shape.iter().product(), count, seed)?,
+            None => vec![],
         };
         let gate = if name == "and" { Gate::And } else { Gate::Xor };
         Ok(Arc::new(Pairs::new(gate, shape, &pairs)?))

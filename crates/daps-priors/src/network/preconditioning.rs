@@ -5,7 +5,8 @@ use std::sync::Arc;
 use daps_core::{Corruption, Rate};
 use serde::{Deserialize, Serialize};
 
-/// The four families of Karras et al. (EDM), table 1. `kind` in a configuration names the family.
+/// The four families of Karras et al. (EDM), table 1, and networks that are no denoisers. `kind` in a configuration names the
+/// family.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Preconditioning {

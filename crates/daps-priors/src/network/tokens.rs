@@ -114,6 +114,9 @@ impl TokenPrior {
                 *p = f64::from(logit) + self.corruption.transition(a, usize::from(*token), sigma).ln();
             }
             let norm = daps_core::mixture::log_sum_exp(law);
+            if !norm.is_finite() {
+                return Err(daps_core::Error::invalid("output of the network", "finite numbers", norm));
+            }
             law.iter_mut().for_each(|p| *p = (*p - norm).exp());
         }
         Ok(out)

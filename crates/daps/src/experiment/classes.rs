@@ -6,29 +6,35 @@ use daps_core::candle::Tensor;
 use daps_priors::Classifier;
 use daps_priors::training::read_labels;
 
-use crate::{Error, Result, bundled};
+use crate::{Error, Result, bundled, files};
 
 /// A classifier, and the labels of all images of a source.
 pub(super) struct Judge {
     classifier: Classifier,
+    sha256: String,
     labels: Vec<u8>,
 }
 
 impl Judge {
-    /// Reads an IDX file of labels; `shape` is that of the samples, and `numbers` name the images in the source.
-    pub fn read(path: &Path, shape: &[usize], numbers: &[u64]) -> Result<Self> {
+    /// Reads an IDX file of labels; `images` is how many images the source has.
+    pub fn read(path: &Path, model: &daps_core::Model, images: usize) -> Result<Self> {
         let (classifier, labels) = (bundled::classifier()?, read_labels(path)?);
-        if classifier.shape() != shape {
-            let expected = classifier.shape();
+        let binary = matches!(model, daps_core::Model::Tokens(m) if m.corruption().symbols() == 2);
+        if !binary || classifier.shape() != model.shape() {
             let what =
-                format!("data.labels: the classifier judges samples of shape {expected:?}, not {shape:?}");
+                format!("data.labels: the classifier judges binary images of {:?}", classifier.shape());
             return Err(Error::Config(what));
         }
-        if let Some(number) = numbers.iter().find(|n| **n as usize >= labels.len()) {
-            let what = format!("holds {} labels, and image {number} is asked for", labels.len());
+        if labels.len() != images {
+            let what = format!("holds {} labels, the data set has {images} images", labels.len());
             return Err(Error::content(path, what));
         }
-        Ok(Self { classifier, labels })
+        Ok(Self { classifier, sha256: files::sha256(bundled::CLASSIFIER), labels })
+    }
+
+    /// What the judgement of image `number` depends on.
+    pub fn key(&self, number: u64) -> String {
+        format!("label {} classifier {}\n", self.labels[number as usize], self.sha256)
     }
 
     /// The shares of samples that are taken for the label of image `number`, and for what its true picture is taken for.

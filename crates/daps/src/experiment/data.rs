@@ -16,6 +16,8 @@ pub const BUNDLED: &str = "bundled";
 /// Images and what they are.
 pub(super) struct Images {
     pub truths: Truths,
+    /// How many images the whole source has.
+    pub of: usize,
     /// SHA-256 of each one's values.
     pub digests: Vec<String>,
 }
@@ -28,7 +30,7 @@ impl Images {
                 format!("data: experiments work on images of [channels, height, width], got {shape:?}");
             return Err(Error::Config(what));
         };
-        let (values, numbers) = match source.source.to_str() {
+        let (values, numbers, of) = match source.source.to_str() {
             Some(BUNDLED) => bundled_faces(source, shape)?,
             _ => sliced(source, [c, h, w], base)?,
         };
@@ -36,7 +38,7 @@ impl Images {
         let all = to_f64(&values)?;
         let digest = |v: &[f64]| files::sha256(v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
         let digests = all.chunks(c * h * w).map(digest).collect();
-        Ok(Self { truths: Truths { values, names, numbers }, digests })
+        Ok(Self { truths: Truths { values, names, numbers }, of, digests })
     }
 }
 
@@ -53,8 +55,8 @@ fn too_few(source: &Source, there: usize) -> Error {
     Error::content(&source.source, what)
 }
 
-/// Values, and the images' numbers in their source.
-fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Vec<u64>)> {
+/// Values, the images' numbers in their source, and how many that has.
+fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Vec<u64>, usize)> {
     let path = base.join(&source.source);
     if !path.exists() {
         let hint = "no such file or folder; name another source with --data (\"bundled\" takes the faces inside the program)";
@@ -63,6 +65,7 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
     let held_out = source.held_out.unwrap_or(0);
     let config = DataConfig { source: PathBuf::from(&path), held_out, flip: false, fit: source.fit };
     let data = Dataset::read(&config, shape, Path::new(""))?;
+    let all = data.train.len() + data.held_out.len();
     let (images, before) = match source.held_out {
         Some(_) => (data.held_out, data.train.len()),
         None => (data.train, 0),
@@ -73,10 +76,10 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
     let chosen = source.skip..source.skip + source.images;
     let plain: Vec<(usize, bool)> = chosen.clone().map(|i| (i, false)).collect();
     let numbers = chosen.map(|i| (before + i) as u64).collect();
-    Ok((images.select(&plain)?.to_dtype(DType::F64)?, numbers))
+    Ok((images.select(&plain)?.to_dtype(DType::F64)?, numbers, all))
 }
 
-fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>)> {
+fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>, usize)> {
     let faces = bundled::FACES.get(source.skip..source.skip + source.images);
     let faces = faces.ok_or_else(|| too_few(source, bundled::FACES.len()))?;
     let mut values = Vec::new();
@@ -84,5 +87,5 @@ fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>)>
         values.extend(load::decode(Path::new(face.name), face.bytes, shape, true)?.0);
     }
     let values = Tensor::from_vec(values, batched(faces.len(), shape), &Device::Cpu)?;
-    Ok((values, faces.iter().map(number).collect()))
+    Ok((values, faces.iter().map(number).collect(), bundled::FACES.len()))
 }

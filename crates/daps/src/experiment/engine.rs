@@ -222,7 +222,8 @@ impl Experiment {
     /// LPIPS of every chain, where its weights are there.
     fn lpips(&self, run: &Run, samples: &Tensor, i: usize, rows: Range<usize>) -> Result<Vec<Option<f64>>> {
         let (Some(lpips), Some(truth)) = (&self.lpips, &run.truth) else { return Ok(vec![]) };
-        let chains = samples.narrow(0, rows.start, rows.len())?.to_dtype(DType::F64)?.clamp(-1.0, 1.0)?;
+        let chains = run.values(&samples.narrow(0, rows.start, rows.len())?)?;
+        let chains = chains.to_dtype(DType::F64)?.clamp(-1.0, 1.0)?;
         let truth = truth.narrow(0, i, 1)?.clamp(-1.0, 1.0)?.broadcast_as(chains.shape())?.contiguous()?;
         Ok(lpips.distance(&chains, &truth)?.iter().map(|v| v.is_finite().then_some(*v)).collect())
     }

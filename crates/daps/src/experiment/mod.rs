@@ -124,9 +124,7 @@ impl Experiment {
             .filter(|_| model.model.shape()[0] == 3)
             .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
             .transpose()?;
-        let judge = |path: &PathBuf| {
-            classes::Judge::read(&base.join(path), model.model.shape(), &images.truths.numbers)
-        };
+        let judge = |path: &PathBuf| classes::Judge::read(&base.join(path), &model.model, images.of);
         let classifier = config.data.labels.as_ref().map(judge).transpose()?;
         notes.extend(model.notes.iter().cloned());
         let base = base.to_owned();
@@ -210,7 +208,8 @@ impl Experiment {
             ["file", "name"].iter().for_each(|k| _ = config.prior.remove(*k));
         }
         let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
-        let text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
+        let mut text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
+        text.extend(self.classifier.as_ref().map(|judge| judge.key(number)));
         Ok(files::sha256(text)[..24].to_owned())
     }
 

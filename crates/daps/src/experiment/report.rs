@@ -169,12 +169,14 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
          images have a result. Seconds are wall-clock, as this machine was when the cell ran."
             .into(),
     );
-    lines.push(
-        "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was chosen \
-         without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
-         E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples)."
-            .into(),
-    );
+    if !experiment.is_discrete() {
+        lines.push(
+            "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was \
+             chosen without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
+             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples)."
+                .into(),
+        );
+    }
     if experiment.classifier.is_some() {
         lines.push(
             "Accuracy is the share of samples that the bundled classifier takes for the image's label, agreement of those that \
@@ -252,6 +254,7 @@ fn one_task(
     let several = methods.iter().flat_map(|m| groups.get(&task.label, &m.label)).any(|c| c.samples > 1);
     let wanted = |name: &&str| match *name {
         "psnr_mean" => several,
+        "chi2" => !groups.experiment.is_discrete(),
         "psnr_best" => several && task::is_ambiguous(&task.operator),
         name if SUCCESSES.contains(&name) => task::is_ambiguous(&task.operator),
         _ => true,

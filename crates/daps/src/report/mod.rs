@@ -113,7 +113,7 @@ fn measurement(run: &Run, gallery: &Gallery, found: &Measurement, curves: &Curve
         html += "</div>";
     }
     html += &numbers(run, found);
-    html += &charts(curves);
+    html += &charts(run, curves);
     if let Some(way) = &gallery.way {
         html += "<h3>The way of chain 0</h3>";
         let caption = "the estimate x̂0, the draw x0|y and the renoised x_t; σ above";
@@ -158,15 +158,10 @@ fn numbers(run: &Run, found: &Measurement) -> String {
         heads.pop();
         rows.iter_mut().for_each(|r| _ = r.pop());
     }
+    let chi2 =
+        format!("{} per number ({} σ from 1)", number(Some(found.chi2), 3), number(Some(found.chi2_z), 1));
     let notes = [
-        (
-            "χ²",
-            format!(
-                "{} per number ({} σ from 1)",
-                number(Some(found.chi2), 3),
-                number(Some(found.chi2_z), 1)
-            ),
-        ),
+        ("χ²", if run.is_discrete() { dash() } else { chi2 }),
         ("diversity E‖s-s'‖²/E‖s-truth‖²", number(found.diversity, 2)),
         ("R̂ across chains", number(found.r_hat, 3)),
         ("effective draws", number(found.effective, 0)),
@@ -176,7 +171,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
     format!("{}<dl>{}</dl><p class=foot>{foot}</p>", table(&heads, &rows), notes.collect::<String>())
 }
 
-fn charts(curves: &Curves) -> String {
+fn charts(run: &Run, curves: &Curves) -> String {
     let chart = |title: &str, lists: &[Vec<f64>], log: bool, level: Option<f64>| {
         let lines: Vec<Line> = lists
             .iter()
@@ -185,10 +180,17 @@ fn charts(curves: &Curves) -> String {
             .collect();
         Chart { title, x: "σ", lines: &lines, log, level }.svg()
     };
+    let misfit = if run.is_discrete() {
+        let share = |list: &Vec<f64>| list.iter().map(|c| c * run.config.task.noise.powi(2)).collect();
+        let missed: Vec<Vec<f64>> = curves.chi2.iter().map(share).collect();
+        chart("share of measured tokens that x0|y misses", &missed, false, None)
+    } else {
+        chart("measurement error of x0|y (χ² per number; 1 = the noise)", &curves.chi2, true, Some(1.0))
+    };
     let all = [
         chart("PSNR of x0|y (dB)", &curves.psnr, false, None),
         chart("SSIM of x0|y", &curves.ssim, false, None),
-        chart("measurement error of x0|y (χ² per number; 1 = the noise)", &curves.chi2, true, Some(1.0)),
+        misfit,
     ];
     format!(
         "<h3>Along the levels</h3><div class=charts>{}</div>",

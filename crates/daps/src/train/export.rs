@@ -91,6 +91,9 @@ fn export_tokens(
     folder: &Path,
     card: &Path,
 ) -> Result<Exported> {
+    if held_out.dims()[0] == 0 {
+        return Err(Error::content(path, "not written: the training held no images out to judge it by"));
+    }
     files::make_directory(folder, true)?;
     let (prior, sha256) = daps_priors::training::export_tokens(trainer, path)?;
     tokens::write_samples(&folder.join("samples.png"), &prior, trainer.config().seed)?;

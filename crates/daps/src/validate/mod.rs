@@ -1,5 +1,6 @@
 //! Validation that anyone can rerun: samplers against posteriors that are known in closed form.
 
+pub mod discrete;
 pub mod gaussian;
 pub mod gmm;
 pub mod toy;

@@ -23,18 +23,11 @@ pub(super) fn draw(
     noise: &Noise,
     step: &Step,
 ) -> Result<(Tensor, ChainInfo)> {
-    let Some(local) = likelihood.as_local() else {
-        return Err(Error::missing("exact", "a measurement of few tokens at a time", likelihood.name()));
-    };
     let rows = start.dims()[0];
     let sites = start.elem_count() / rows.max(1);
+    let local = local(likelihood)?;
     let groups: Vec<Vec<Group>> = (0..rows).map(|row| groups(local, row, sites)).collect();
-    if let Some(large) = groups.iter().flatten().map(|g| g.sites.len()).max()
-        && symbols.checked_pow(large as u32).is_none_or(|count| count > MOST)
-    {
-        let expected = format!("groups of tokens with at most {MOST} values");
-        return Err(Error::invalid("exact draw of tokens", expected, format!("{large} tied tokens")));
-    }
+    groups.iter().try_for_each(|groups| check(groups, symbols, likelihood.name()))?;
     let at = Address::new(step.index, Purpose::Kernel, 0);
     let x = map_tokens(start, noise, at, |row, rng, x| {
         let log_probs = &log_probs[row * sites * symbols..];
@@ -54,6 +47,24 @@ pub(super) fn draw(
         }
     })?;
     Ok((x, super::info(rows, 1)))
+}
+
+fn local(likelihood: &dyn Likelihood) -> Result<&dyn LocalLikelihood> {
+    let missing = || Error::missing("exact", "a measurement of few tokens at a time", likelihood.name());
+    likelihood.as_local().ok_or_else(missing)
+}
+
+fn check(groups: &[Group], symbols: usize, name: &str) -> Result<()> {
+    let large = groups.iter().map(|g| g.sites.len()).max().unwrap_or(0);
+    match symbols.checked_pow(large as u32).is_some_and(|count| count <= MOST) {
+        true => Ok(()),
+        false => Err(Error::missing("exact", "groups of few tokens (the kernel flips does not)", name)),
+    }
+}
+
+/// Refuses a measurement that ties so many tokens together that their values cannot be listed; looks at its first row.
+pub(crate) fn check_groups(likelihood: &dyn Likelihood, sites: usize, symbols: usize) -> Result<()> {
+    check(&groups(local(likelihood)?, 0, sites), symbols, likelihood.name())
 }
 
 /// Gives the sites the digits of `k`.

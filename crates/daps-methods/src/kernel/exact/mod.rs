@@ -8,6 +8,8 @@ mod pixelwise;
 mod spectral;
 mod weighted;
 
+pub(crate) use groups::check_groups;
+
 use daps_core::candle::Tensor;
 use daps_core::real::batched;
 use daps_core::{Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Noise, Result, Step};
