@@ -27,7 +27,7 @@ pub use hdr::Hdr;
 pub use inpainting::{Inpainting, box_mask, random_mask};
 pub use mri::Mri;
 pub use nonlinear_blur::NonlinearBlur;
-pub use pairs::{Gate, Pairs, random_pairs};
+pub use pairs::{Gate, Pairs, overlapping_pairs, random_pairs};
 pub use phase_retrieval::PhaseRetrieval;
 pub use registry::{Entry, Example, build, entry};
 pub use super_resolution::SuperResolution;

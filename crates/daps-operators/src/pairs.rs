@@ -99,6 +99,19 @@ pub fn random_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>
     Ok(pairs)
 }
 
+/// `count` random pairs of two different positions below `n`, each drawn without regard to the others.
+pub fn overlapping_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>> {
+    if n < 2 {
+        return Err(Error::invalid("pixels to pair", "at least 2", n));
+    }
+    let mut rng = instance_stream(seed, 0, 3);
+    let mut pair = || {
+        let (first, other) = (below(&mut rng, n), below(&mut rng, n - 1));
+        [first, other + usize::from(other >= first)]
+    };
+    Ok((0..count).map(|_| pair()).collect())
+}
+
 impl Operator for Pairs {
     fn name(&self) -> &'static str {
         self.gate.name()
@@ -176,5 +189,16 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..64).collect::<Vec<_>>());
         assert!(random_pairs(7, 20, 0).unwrap().iter().all(|[i, j]| i != j));
+    }
+
+    /// A pixel is in no pair of n/2 with probability (1 - 2/n)^(n/2), about e^-1.
+    #[test]
+    fn overlapping_pairs_leave_a_third_of_the_pixels_out() {
+        let pairs = overlapping_pairs(10_000, 5_000, 3).unwrap();
+        assert!(pairs.iter().all(|[i, j]| i != j && *i < 10_000 && *j < 10_000));
+        let mut seen = vec![false; 10_000];
+        pairs.iter().flatten().for_each(|&i| seen[i] = true);
+        let out = seen.iter().filter(|s| !**s).count() as f64 / 10_000.0;
+        assert!((out - (-1.0f64).exp()).abs() < 0.02, "{out}");
     }
 }

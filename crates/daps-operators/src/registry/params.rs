@@ -15,7 +15,7 @@ use crate::mri::{Mri, coil_maps, line_mask};
 use crate::rows::image_shape;
 use crate::{
     Dense, Gate, Hdr, Inpainting, NonlinearBlur, Pairs, PhaseRetrieval, SuperResolution, Toy2d, box_mask,
-    random_mask, random_pairs,
+    overlapping_pairs, random_mask, random_pairs,
 };
 
 /// Parameters that build an operator.
@@ -353,17 +353,24 @@ enum PairsOf {
 pub(crate) struct PairParams {
     /// How many pairs to draw, or which there are; half as many as pixels.
     pairs: Option<PairsOf>,
+    /// Whether each pair is drawn without regard to the others, so that a pixel may be in several or in none; otherwise each is
+    /// in as few as possible.
+    overlapping: Option<bool>,
 }
 
 impl Params for PairParams {
     fn complete(self, shape: &[usize]) -> Self {
-        Self { pairs: self.pairs.or(Some(PairsOf::Count(shape.iter().product::<usize>() / 2))) }
+        let half = PairsOf::Count(shape.iter().product::<usize>() / 2);
+        Self { pairs: self.pairs.or(Some(half)), overlapping: self.overlapping.or(Some(false)) }
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let pairs = match self.pairs {
             Some(PairsOf::List(pairs)) => pairs,
-            Some(PairsOf::Count(count)) => random_pairs(shape.iter().product(), count, seed)?,
+            Some(PairsOf::Count(count)) => {
+                let draw = if self.overlapping == Some(true) { overlapping_pairs } else { random_pairs };
+                draw(shape.iter().product(), count, seed)?
+            }
             None => vec![],
         };
         let gate = if name == "and" { Gate::And } else { Gate::Xor };

@@ -161,8 +161,8 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
             "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
         ));
     }
-    if experiment.images() < FEWEST_FOR_FID && colour {
-        lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} images."));
+    if (experiment.images() < FEWEST_FOR_FID || !colour) && !experiment.is_discrete() {
+        lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} colour images."));
     }
     lines.push(
         "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all \
