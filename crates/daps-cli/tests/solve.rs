@@ -309,3 +309,29 @@ fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
     !bytes.iter().fold(!0u32, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)))
 }
+
+/// The bundled prior with nothing else said: samples of a hidden square agree outside it and differ inside.
+#[test]
+fn the_bundled_faces_fill_a_hidden_square_in_several_ways() {
+    let scene = Scene::new();
+    let image = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priors/faces/images/08017.png");
+    let (image, out) = (image.to_str().unwrap(), scene.text("out"));
+    let command = ["solve", "--task", "inpaint_box", "--image", image, "--preset", "fast", "--samples", "3"];
+    let (summary, _) = solved(&[&command[..], &["--out", &out, "--json"]].concat());
+    assert!(summary["psnr"].as_f64().unwrap() > 20.0, "{summary}");
+    let (tensors, _) = daps::files::read_tensors(&scene.path("out/samples.safetensors")).unwrap();
+    let std: Vec<f64> = tensors["std"].flatten_all().unwrap().to_vec1().unwrap();
+    let (side, hidden) = (64, 32);
+    let variance = |i: usize, j: usize| {
+        (0..3).map(|c| std[(c * side + i) * side + j].powi(2)).sum::<f64>() / std.len() as f64
+    };
+    let total: f64 = (0..side * side).map(|k| variance(k / side, k % side)).sum();
+    // The square is the window that holds most of the variance; it is a quarter of the image.
+    let window = |top: usize, left: usize| -> f64 {
+        (0..hidden * hidden).map(|k| variance(top + k / hidden, left + k % hidden)).sum()
+    };
+    let starts = 0..=side - hidden;
+    let most = starts.clone().flat_map(|top| starts.clone().map(move |left| (top, left)));
+    let most = most.map(|(top, left)| window(top, left)).fold(0.0, f64::max);
+    assert!(most > 0.75 * total, "the hidden square holds {most} of {total}");
+}

@@ -16,11 +16,18 @@ pub struct Prior {
 }
 
 /// All trained priors.
-pub const PRIORS: &[Prior] = &[Prior {
-    name: "binary-digits",
-    summary: "Handwritten digits of 32x32 pixels, each dark or light (MNIST).",
-    bytes: include_bytes!("../../../priors/binary-digits/binary-digits.safetensors"),
-}];
+pub const PRIORS: &[Prior] = &[
+    Prior {
+        name: "faces",
+        summary: "Synthetic faces of 64x64 pixels in colour (MobileStyleGAN).",
+        bytes: include_bytes!("../../../priors/faces/faces.safetensors"),
+    },
+    Prior {
+        name: "binary-digits",
+        summary: "Handwritten digits of 32x32 pixels, each dark or light (MNIST).",
+        bytes: include_bytes!("../../../priors/binary-digits/binary-digits.safetensors"),
+    },
+];
 
 /// The prior that `daps solve` and `daps demo` take where none is named.
 pub const DEFAULT_PRIOR: &str = "faces";
