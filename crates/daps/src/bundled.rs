@@ -23,6 +23,11 @@ pub const PRIORS: &[Prior] = &[
         bytes: include_bytes!("../../../priors/faces/faces.safetensors"),
     },
     Prior {
+        name: "digits",
+        summary: "Handwritten digits of 32x32 pixels in grey (MNIST).",
+        bytes: include_bytes!("../../../priors/digits/digits.safetensors"),
+    },
+    Prior {
         name: "binary-digits",
         summary: "Handwritten digits of 32x32 pixels, each dark or light (MNIST).",
         bytes: include_bytes!("../../../priors/binary-digits/binary-digits.safetensors"),
