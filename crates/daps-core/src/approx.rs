@@ -142,6 +142,10 @@ impl Approx<'_> {
                 let smallest = |row: &[f64]| row.iter().copied().fold(f64::INFINITY, f64::min);
                 Ok(values.chunks(n).map(|row| 1.0 / smallest(row)).collect())
             }
+            Self::Gaussian { covariance: Covariance::Frequency(c), .. } => {
+                let smallest = to_f64(c.variances())?.into_iter().fold(f64::INFINITY, f64::min);
+                Ok(vec![1.0 / smallest])
+            }
             Self::Score { sigma, score_sigma, .. } => Ok(vec![sigma.powi(-2) + score_sigma.powi(-2)]),
             _ => Err(self.lacks("a bound of its curvature")),
         }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use crate::noise::fill_normal;
 use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
-use crate::{Address, Error, Noise, Result, with_faer};
+use crate::{Address, Cosines, Error, Noise, Result, with_faer};
 
 /// The covariance of a batch.
 #[derive(Clone, Debug)]
@@ -20,8 +20,55 @@ pub enum Covariance {
     Scalar(Vec<f64>),
     /// Variances of every value, `[rows, shape…]`.
     Diagonal(Tensor),
+    /// Variances of every frequency of an image, one set for all rows.
+    Frequency(Frequency),
     /// One [`RowCovariance`] per row, for problems small enough for dense algebra.
     Dense(Vec<RowCovariance>),
+}
+
+/// C = Tᵀ diag(v) T, with T the orthonormal transform of [`Cosines`].
+#[derive(Clone, Debug)]
+pub struct Frequency {
+    cosines: Arc<Cosines>,
+    variances: Tensor,
+}
+
+impl Frequency {
+    /// From the variance of every coefficient.
+    pub fn new(cosines: Arc<Cosines>, variances: Vec<f64>) -> Result<Self> {
+        if let Some(bad) = variances.iter().find(|v| !(v.is_finite() && **v > 0.0)) {
+            return Err(Error::invalid("variance of a frequency", "a positive finite number", bad));
+        }
+        let variances = from_f64(variances, &batched(1, cosines.shape()), DType::F64)?;
+        Ok(Self { cosines, variances })
+    }
+
+    /// T.
+    #[must_use]
+    pub fn cosines(&self) -> &Cosines {
+        &self.cosines
+    }
+
+    /// v, `[1, shape…]` in f64.
+    #[must_use]
+    pub fn variances(&self) -> &Tensor {
+        &self.variances
+    }
+
+    /// Tᵀ diag(f(v)) T x.
+    fn map(&self, x: &Tensor, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
+        let scaled = self.cosines.forward(x)?.broadcast_mul(&f(&self.variances)?.to_dtype(x.dtype())?)?;
+        self.cosines.back(&scaled)
+    }
+
+    /// The full matrix, for oracles and small problems.
+    fn dense(&self) -> Result<Full> {
+        let d = self.variances.elem_count();
+        let unit = Tensor::eye(d, DType::F64, self.variances.device())?;
+        let columns =
+            to_f64(&self.map(&unit.reshape(batched(d, self.cosines.shape()))?, |v| Ok(v.clone()))?)?;
+        Full::new(Mat::from_fn(d, d, |i, j| columns[j * d + i]))
+    }
 }
 
 /// The covariance of one sample, in f64.
@@ -224,6 +271,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => combine(&[(c, v)]),
             Self::Diagonal(c) => Ok((v * c.to_dtype(v.dtype())?)?),
+            Self::Frequency(c) => c.map(v, |c| Ok(c.clone())),
             Self::Dense(rows) => dense_rows(rows, v, |row, v| Ok(row.apply(v))),
         }
     }
@@ -233,6 +281,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => combine(&[(&c.iter().map(|c| 1.0 / c).collect::<Vec<_>>(), v)]),
             Self::Diagonal(c) => Ok((v / c.to_dtype(v.dtype())?)?),
+            Self::Frequency(c) => c.map(v, Tensor::recip),
             Self::Dense(rows) => dense_rows(rows, v, RowCovariance::solve),
         }
     }
@@ -245,6 +294,10 @@ impl Covariance {
                 combine(&[(&roots, &noise.normal(at, shape, dtype)?)])
             }
             Self::Diagonal(c) => Ok((noise.normal(at, shape, dtype)? * c.to_dtype(dtype)?.sqrt()?)?),
+            Self::Frequency(c) => {
+                let roots = c.variances.sqrt()?.to_dtype(dtype)?;
+                c.cosines.back(&noise.normal(at, shape, dtype)?.broadcast_mul(&roots)?)
+            }
             Self::Dense(rows) => {
                 let dim = shape.iter().product();
                 let draw = |i: usize| rows[i].sample(&mut noise.stream(i, at), dim);
@@ -259,6 +312,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => Ok(RowCovariance::Scalar(pick(c, row))),
             Self::Diagonal(c) => Ok(RowCovariance::Diagonal(to_f64(&c.get(row)?)?)),
+            Self::Frequency(c) => Ok(RowCovariance::Full(c.dense()?)),
             Self::Dense(rows) => Ok(rows[row].clone()),
         }
     }
@@ -305,6 +359,43 @@ mod tests {
         }
     }
 
+    /// By frequency: apply, solve and draws agree with the full matrix.
+    #[test]
+    fn frequencies_agree_with_the_full_matrix() {
+        let shape = [3, 2, 3];
+        let cosines = Arc::new(Cosines::new(&shape).unwrap());
+        let variances = (0..18).map(|i| 0.1 + 0.3 * f64::from(i % 5)).collect();
+        let form = Covariance::Frequency(Frequency::new(cosines, variances).unwrap());
+        let full = form.row(0).unwrap();
+        let n = 40_000;
+        let noise = Noise::chains(1, n);
+        let at = Address::new(0, crate::Purpose::Reference, 0);
+        let draws = form.sample(&noise, at, &shape, DType::F64).unwrap();
+        let two = draws.narrow(0, 0, 2).unwrap();
+        let close = |a: Tensor, b: Tensor| {
+            let (a, b) = (to_f64(&a).unwrap(), to_f64(&b).unwrap());
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-12));
+        };
+        let dense = Covariance::Dense(vec![full.clone(); 2]);
+        close(form.apply(&two).unwrap(), dense.apply(&two).unwrap());
+        close(form.solve(&two).unwrap(), dense.solve(&two).unwrap());
+        check_draws(&to_f64(&draws).unwrap(), &full.matrix(18));
+    }
+
+    /// Second moments of draws against a matrix.
+    fn check_draws(draws: &[f64], c: &Mat<f64>) {
+        let d = c.nrows();
+        let n = (draws.len() / d) as f64;
+        for i in 0..d {
+            for j in 0..d {
+                let mean = draws.chunks(d).map(|x| x[i] * x[j]).sum::<f64>() / n;
+                // Var of a product of two Gaussians: C_ii C_jj + C_ij².
+                let se = ((c[(i, i)] * c[(j, j)] + c[(i, j)].powi(2)) / n).sqrt();
+                assert!((mean - c[(i, j)]).abs() < 4.5 * se, "({i},{j}): {mean} vs {}", c[(i, j)]);
+            }
+        }
+    }
+
     #[test]
     fn draws_have_the_covariance() {
         let form = RowCovariance::LowRank { diagonal: 0.3, factor: vec![1.0, 0.5, -0.2] };
@@ -312,15 +403,7 @@ mod tests {
         let n = 40_000;
         let noise = Noise::chains(1, n);
         let at = Address::new(0, crate::Purpose::Reference, 0);
-        let draws: Vec<Vec<f64>> = (0..n).map(|i| form.sample(&mut noise.stream(i, at), 3)).collect();
-        for i in 0..3 {
-            for j in 0..3 {
-                let mean = draws.iter().map(|d| d[i] * d[j]).sum::<f64>() / n as f64;
-                let c = exact.matrix();
-                // Var of a product of two Gaussians: C_ii C_jj + C_ij².
-                let se = ((c[(i, i)] * c[(j, j)] + c[(i, j)].powi(2)) / n as f64).sqrt();
-                assert!((mean - c[(i, j)]).abs() < 4.5 * se, "({i},{j}): {mean} vs {}", c[(i, j)]);
-            }
-        }
+        let draws: Vec<f64> = (0..n).flat_map(|i| form.sample(&mut noise.stream(i, at), 3)).collect();
+        check_draws(&draws, exact.matrix());
     }
 }

@@ -3,6 +3,7 @@
 
 mod anneal;
 mod approx;
+mod cosines;
 mod covariance;
 mod denoiser;
 mod dense;
@@ -21,6 +22,7 @@ mod prior;
 pub mod real;
 mod registers;
 mod schedule;
+mod spread;
 mod update;
 
 /// The tensor library, so that macros and dependants name one version.
@@ -28,7 +30,8 @@ pub use candle_core as candle;
 
 pub use anneal::{Samples, anneal};
 pub use approx::Approx;
-pub use covariance::{Covariance, Full, RowCovariance, solve_spd};
+pub use cosines::Cosines;
+pub use covariance::{Covariance, Frequency, Full, RowCovariance, solve_spd};
 pub use denoiser::{
     Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
 };
@@ -45,8 +48,9 @@ pub use method::{Method, MethodInfo, Model, Need, Task, shrink_factor};
 pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
 pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};
-pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread, SpreadTable};
+pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread};
 pub use prior::{Estimated, Prior};
 pub use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};
+pub use spread::{Bands, SpreadTable};
 pub use update::{update, update_dot};

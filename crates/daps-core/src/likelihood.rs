@@ -1,11 +1,11 @@
 //! log p(y | x): measurement, operator and noise together. Kernels ask the likelihood.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
-use crate::real::{Real, batched, check_finite, check_rows, combine, pick, sum_rows};
-use crate::{Differentiable, Error, Operator, Result, with_real};
+use crate::real::{Real, batched, check_finite, check_rows, combine, map_rows, pick, sum_rows};
+use crate::{Address, Cosines, Differentiable, Error, Noise, Operator, Purpose, Result, Row, with_real};
 
 /// log p(y | x) of every row of a batch, up to a constant.
 pub trait Likelihood: Send + Sync {
@@ -76,6 +76,7 @@ pub struct Gaussian {
     operator: Arc<dyn Operator>,
     y: Tensor,
     beta: Beta,
+    gains: OnceLock<Tensor>,
 }
 
 /// The standard deviation that a kernel believes the measurement noise to have.
@@ -86,6 +87,9 @@ pub enum Beta {
     /// One value per measured number, `[1 or rows, output shape…]`.
     Each(Tensor),
 }
+
+/// Vectors from which [`Gaussian::gains`] estimates.
+const PROBES: usize = 16;
 
 impl From<f64> for Beta {
     fn from(beta: f64) -> Self {
@@ -121,13 +125,13 @@ impl Gaussian {
                 positive(&crate::real::to_f64(values)?)?;
             }
         }
-        Ok(Self { operator, y, beta })
+        Ok(Self { operator, y, beta, gains: OnceLock::new() })
     }
 
     /// The same measurement, believed to have another noise level.
     #[must_use]
     pub fn with_beta(&self, beta: f64) -> Self {
-        Self { beta: beta.into(), ..self.clone() }
+        Self { beta: beta.into(), gains: OnceLock::new(), ..self.clone() }
     }
 
     /// The operator A.
@@ -180,10 +184,51 @@ impl Gaussian {
                 combine(&[(&factor, r)])
             }
             Beta::Each(beta) => {
-                let factor = (beta.to_dtype(candle_core::DType::F64)?.powf(f64::from(power))? * sign)?;
+                let factor = (beta.to_dtype(DType::F64)?.powf(f64::from(power))? * sign)?;
                 Ok(r.broadcast_mul(&factor.to_dtype(r.dtype())?)?)
             }
         }
+    }
+
+    /// About how much of every frequency a linear operator measures: diag(T Aᵀβ⁻²A Tᵀ), `[1 or rows, input shape…]`,
+    /// for preconditioning. It is estimated once, from products with [`PROBES`] vectors of random signs that are the same in
+    /// every row, and averaged over neighbouring frequencies.
+    pub fn gains(&self, cosines: &Cosines) -> Result<&Tensor> {
+        if let Some(gains) = self.gains.get() {
+            return Ok(gains);
+        }
+        let Some(linear) = self.operator.as_linear() else {
+            return Err(Error::missing("gains by frequency", "a linear operator", self.operator.name()));
+        };
+        let one_beta = match &self.beta {
+            Beta::Rows(beta) => beta.len() == 1,
+            Beta::Each(beta) => beta.dims()[0] == 1,
+        };
+        let rows = if one_beta && self.operator.rows().is_none() { 1 } else { self.y.dims()[0] };
+        let shape = cosines.shape();
+        let same = Noise::new(0, vec![Row { measurement: 0, chain: 0 }; rows]);
+        let mut sum = Tensor::zeros(batched(rows, shape), self.y.dtype(), self.y.device())?;
+        for probe in 0..PROBES {
+            let at = Address::new(0, Purpose::Instance, probe);
+            let signs = same.normal(at, shape, self.y.dtype())?.sign()?;
+            let measured = self.weigh(&self.operator.apply(&cosines.back(&signs)?)?)?;
+            sum = (sum + (cosines.forward(&linear.adjoint(&measured)?)? * signs)?)?;
+        }
+        let sides = (shape[1], shape[2]);
+        let smooth = |_: usize, sum: &[f64], out: &mut [f64]| {
+            let plane = sides.0 * sides.1;
+            for (sum, out) in sum.chunks(plane).zip(out.chunks_mut(plane)) {
+                for (k, out) in out.iter_mut().enumerate() {
+                    let near = |at: usize, n: usize| at.saturating_sub(1)..(at + 2).min(n);
+                    let (rows, columns) = (near(k / sides.1, sides.0), near(k % sides.1, sides.1));
+                    let count = rows.len() * columns.len() * PROBES;
+                    let total = |i: usize| sum[i * sides.1..][columns.clone()].iter().sum::<f64>();
+                    *out = (rows.map(total).sum::<f64>() / count as f64).max(0.0);
+                }
+            }
+        };
+        let gains = map_rows("gains", &sum.to_dtype(DType::F64)?, shape, shape, smooth)?;
+        Ok(self.gains.get_or_init(|| gains))
     }
 
     /// The largest 1/β² per row (one entry, or one per row).
@@ -260,6 +305,7 @@ impl Likelihood for Gaussian {
             operator: Arc::clone(&self.operator).select(rows)?,
             y: self.y.index_select(&index, 0)?,
             beta,
+            gains: OnceLock::new(),
         }))
     }
 

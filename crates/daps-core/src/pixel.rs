@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::mixture::choose;
 use crate::real::{batched, check_rows, combine, from_f64, to_f64};
 use crate::{
-    Address, Approx, Covariance, CovarianceKind, Denoiser, Error, Estimated, Noise, Ode, Prior, Purpose,
-    Result, Sigma, Step, open01,
+    Address, Approx, Cosines, Covariance, CovarianceKind, Denoiser, Error, Estimated, Frequency, Noise, Ode,
+    Prior, Purpose, Result, Sigma, SpreadTable, Step, open01,
 };
 
 /// How p(x0 | x_t) is estimated.
@@ -57,6 +57,8 @@ pub enum Spread {
     Sigma,
     /// r(σ) as the prior itself knows it: its measured table, or the trace of Cov[x0 | x_t]; belongs to the Tweedie mean.
     Prior,
+    /// Variances by frequency where the prior has measured them, otherwise as `prior`; belongs to the Tweedie mean.
+    Frequencies,
     /// r(σ) from a table measured for the prior; belongs to the Tweedie mean.
     Table(SpreadTable),
     /// Cov[x0 | x_t] from a prior that knows it; belongs to the Tweedie mean.
@@ -81,59 +83,12 @@ pub enum ScoreAt {
     },
 }
 
-/// RMS error of the Tweedie mean at given levels: E‖x0 - D(x0 + σn, σ)‖²/d = r².
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SpreadTable {
-    /// Levels, rising.
-    pub sigma: Vec<f64>,
-    /// r at each level.
-    pub r: Vec<f64>,
-    /// Standard deviation of the data: r above the measured range.
-    pub data_std: f64,
-}
-
-impl SpreadTable {
-    /// Checks that levels rise and all numbers are positive.
-    pub fn check(&self) -> Result<()> {
-        let positive = |v: &[f64]| v.iter().all(|v| v.is_finite() && *v > 0.0);
-        if self.sigma.is_empty() || self.sigma.len() != self.r.len() {
-            let got = format!("{} levels and {} values", self.sigma.len(), self.r.len());
-            return Err(Error::invalid("spread table", "as many values as levels, at least one", got));
-        }
-        if !positive(&self.sigma) || !positive(&self.r) || !positive(&[self.data_std]) {
-            return Err(Error::invalid("spread table", "positive finite numbers", "others"));
-        }
-        if self.sigma.windows(2).any(|w| w[0] >= w[1]) {
-            return Err(Error::invalid("spread table", "rising levels", "levels that do not rise"));
-        }
-        Ok(())
-    }
-
-    /// r(σ): σ below the measured range, the data's deviation above it, log-log linear within.
-    #[must_use]
-    pub fn at(&self, sigma: f64) -> f64 {
-        let upper = self.sigma.partition_point(|s| *s < sigma);
-        if upper == self.sigma.len() {
-            return if sigma == self.sigma[upper - 1] { self.r[upper - 1] } else { self.data_std };
-        }
-        if self.sigma[upper] == sigma {
-            return self.r[upper];
-        }
-        if upper == 0 {
-            return sigma;
-        }
-        let (a, b) = (upper - 1, upper);
-        let t = (sigma / self.sigma[a]).ln() / (self.sigma[b] / self.sigma[a]).ln();
-        (self.r[a].ln() * (1.0 - t) + self.r[b].ln() * t).exp()
-    }
-}
-
 /// A denoiser with an estimate, ready for the loop.
 #[derive(Clone)]
 pub struct Pixel {
     model: Arc<dyn Denoiser>,
     estimate: Estimate,
+    cosines: Option<Arc<Cosines>>,
 }
 
 impl Pixel {
@@ -154,7 +109,7 @@ impl Pixel {
         match &estimate {
             Estimate::Gaussian {
                 center: Center::Ode(_),
-                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior,
+                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior | Spread::Frequencies,
             } => {
                 return Err(Error::invalid(
                     "estimate.spread",
@@ -165,7 +120,8 @@ impl Pixel {
             Estimate::Gaussian { spread: Spread::Covariance(_), .. } if model.as_covariance().is_none() => {
                 return lacks("Cov[x0 | x_t]");
             }
-            Estimate::Gaussian { spread: Spread::Prior, .. } => match model.as_spread() {
+            Estimate::Gaussian { spread: Spread::Prior | Spread::Frequencies, .. } => match model.as_spread()
+            {
                 Some(table) => table.check()?,
                 None if model.as_covariance().is_none() => return lacks("r(sigma)"),
                 None => {}
@@ -178,7 +134,10 @@ impl Pixel {
             }
             _ => {}
         }
-        Ok(Self { model, estimate })
+        let by_frequency = matches!(&estimate, Estimate::Gaussian { spread: Spread::Frequencies, .. })
+            && model.as_spread().is_some_and(|table| table.bands.is_some());
+        let cosines = by_frequency.then(|| Cosines::new(model.shape()).map(Arc::new)).transpose()?;
+        Ok(Self { model, estimate, cosines })
     }
 
     /// The denoiser.
@@ -201,6 +160,13 @@ impl Pixel {
                 (Some(table), _) => self.spread(&Spread::Table(table.clone()), x_t, step),
                 (None, Some(_)) => self.spread(&Spread::Covariance(CovarianceKind::Scalar), x_t, step),
                 (None, None) => Err(Error::missing("the estimate", "r(sigma)", "this prior")),
+            },
+            Spread::Frequencies => match (&self.cosines, self.model.as_spread()) {
+                (Some(cosines), Some(table)) => Ok(Covariance::Frequency(Frequency::new(
+                    Arc::clone(cosines),
+                    table.variances_at(step.sigma, cosines)?,
+                )?)),
+                _ => self.spread(&Spread::Prior, x_t, step),
             },
             Spread::Table(table) => Ok(Covariance::Scalar(vec![table.at(step.sigma).powi(2)])),
             Spread::Covariance(kind) => match self.model.as_covariance() {
@@ -310,21 +276,5 @@ impl Prior for Pixel {
         let z =
             noise.normal(Address::new(step.index, Purpose::Renoise, 0), self.model.shape(), x0_y.dtype())?;
         combine(&[(&[1.0], x0_y), (&[step.next], &z)])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_is_sigma_below_the_data_above_and_log_linear_between() {
-        let table = SpreadTable { sigma: vec![0.1, 1.0], r: vec![0.05, 0.4], data_std: 0.5 };
-        assert_eq!(table.at(0.01), 0.01);
-        assert_eq!(table.at(0.1), 0.05);
-        assert_eq!(table.at(1.0), 0.4);
-        assert_eq!(table.at(50.0), 0.5);
-        assert!((table.at(0.1f64.sqrt()) - (0.05f64 * 0.4).sqrt()).abs() < 1e-12);
-        assert!(SpreadTable { sigma: vec![1.0, 1.0], r: vec![1.0, 1.0], data_std: 1.0 }.check().is_err());
     }
 }

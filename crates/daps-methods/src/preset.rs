@@ -72,16 +72,21 @@ const FAST: Own = Own { levels: 60, max: 50.0, min: 0.02, mala: Mala { steps: 40
 const BEST: Own = Own { levels: 200, max: 100.0, min: 0.01, mala: Mala { steps: 60, warmup: 30, c: 1.0 } };
 
 impl Own {
-    /// Tweedie's mean, the prior's r(σ), and the exact draw or MALA; `budget` is a number of levels.
+    /// Tweedie's mean, the prior's r(σ), by frequency for linear operators, and the exact draw or MALA; `budget` is a number of levels.
     fn daps(&self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
         let levels = budget.map_or(Ok(self.levels), levels_of)?;
         let schedule = ScheduleRule::Poly { levels, max: self.max, min: self.min, rho: RHO };
-        let estimate = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Prior };
         let kernel = match kernel {
             Some(name) => KernelConfig::named(name)?,
             None if has_exact_draw(task) => KernelConfig::Exact(Exact::default()),
             None => KernelConfig::Mala(self.mala.clone()),
         };
+        // HDR is exact pixel by pixel, and chains take steps as short as the smallest variance.
+        let spread = match &kernel {
+            KernelConfig::Exact(_) if task != "hdr" => Spread::Frequencies,
+            _ => Spread::Prior,
+        };
+        let estimate = Estimate::Gaussian { center: Center::Tweedie, spread };
         Ok(Daps { beta: None, schedule, estimate, kernel })
     }
 }

@@ -7,11 +7,13 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::mixture::Mixture;
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Approx, Beta, Conditional, Covariance, Gaussian, Noise, Operator, RowCovariance, Step, linear_measurement,
+    Address, Approx, Beta, Conditional, Cosines, Covariance, Frequency, Gaussian, Noise, Operator, Purpose,
+    RowCovariance, Step, linear_measurement,
 };
 use daps_methods::kernel::{Exact, KernelConfig, Langevin, Replay, StepSize, Way};
 use daps_metrics::moments::Moments;
 use daps_operators::registry::OPERATORS;
+use daps_operators::{Inpainting, box_mask};
 
 const DRAWS: usize = 20_000;
 /// Chance that one correct comparison fails.
@@ -33,9 +35,13 @@ impl Problem {
         operator.as_linear()?;
         let one = example.x.narrow(0, 0, 1).unwrap().contiguous().unwrap();
         let operator = if operator.rows().is_some() { operator.select(&[0]).unwrap() } else { operator };
-        let y = to_f64(&operator.apply(&one).unwrap()).unwrap().iter().map(|v| v + 0.1).collect();
-        let center = to_f64(&one).unwrap().iter().map(|v| 0.8 * v).collect();
-        Some(Self { operator, y, center })
+        Some(Self::measured(operator, &one))
+    }
+
+    fn measured(operator: Arc<dyn Operator>, x: &Tensor) -> Self {
+        let y = to_f64(&operator.apply(x).unwrap()).unwrap().iter().map(|v| v + 0.1).collect();
+        let center = to_f64(x).unwrap().iter().map(|v| 0.8 * v).collect();
+        Self { operator, y, center }
     }
 
     fn repeated(&self, values: &[f64], rows: usize, shape: &[usize]) -> Tensor {
@@ -98,7 +104,7 @@ fn every_linear_operator_draws_its_conditional() {
 fn conjugate_gradients_draw_the_same_conditional() {
     for problem in linear_problems() {
         let kernel =
-            KernelConfig::Exact(Exact { way: Way::ConjugateGradient, tolerance: 1e-7, max_iterations: 2000 });
+            KernelConfig::Exact(Exact { way: Way::ConjugateGradient, tolerance: 1e-7, ..Exact::default() });
         let likelihood = problem.likelihood(DRAWS, 0.3);
         problem.check("by conjugate gradients", &kernel, &Covariance::Scalar(vec![0.16]), &likelihood);
     }
@@ -116,6 +122,28 @@ fn diagonal_spreads_and_noise_that_differs_from_value_to_value() {
         let beta = Beta::Each(problem.repeated(&betas, 1, problem.operator.output_shape()));
         let likelihood = Gaussian::new(Arc::clone(same.operator()), same.y().clone(), beta).unwrap();
         problem.check("diagonal", &KernelConfig::Exact(Exact::default()), &covariance, &likelihood);
+    }
+}
+
+#[test]
+fn spreads_by_frequency() {
+    // A hole that is wide enough to be treated as one.
+    let shape = [1, 8, 7];
+    let mask = box_mask(8, 7, 5, 1, 3).unwrap();
+    let x = Noise::chains(5, 1).normal(Address::new(0, Purpose::Instance, 0), &shape, DType::F64).unwrap();
+    let wide = Problem::measured(Arc::new(Inpainting::new(&shape, &mask).unwrap()), &x);
+    for problem in linear_problems().into_iter().chain([wide]) {
+        let shape = problem.operator.input_shape();
+        // Operators on vectors have no frequencies.
+        let Ok(cosines) = Cosines::new(shape) else { continue };
+        let variances = (0..problem.center.len()).map(|i| 2.0 / (1.0 + i as f64)).collect();
+        let covariance = Covariance::Frequency(Frequency::new(Arc::new(cosines), variances).unwrap());
+        problem.check(
+            "by frequency",
+            &KernelConfig::Exact(Exact::default()),
+            &covariance,
+            &problem.likelihood(DRAWS, 0.3),
+        );
     }
 }
 

@@ -27,6 +27,7 @@ impl GaussianMixture {
             sigma: sigmas.to_vec(),
             r: sigmas.iter().map(r).collect(),
             data_std: self.spectra[0].mean_value().sqrt(),
+            bands: None,
         };
         table.check()?;
         Ok(table)

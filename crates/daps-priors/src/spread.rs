@@ -1,8 +1,10 @@
-//! r(σ) of any denoiser, measured on draws of its prior.
+//! r(σ) of any denoiser, measured on draws of its prior, as one number a level and by frequency.
+
+use std::collections::BTreeSet;
 
 use candle_core::{DType, Tensor};
 use daps_core::real::{check_rows, combine, squared_distance, to_f64};
-use daps_core::{Address, Denoiser, Error, Noise, Purpose, Result, Sigma, SpreadTable};
+use daps_core::{Address, Bands, Cosines, Denoiser, Error, Noise, Purpose, Result, Sigma, SpreadTable};
 
 /// Rows that go through the denoiser at once.
 const CHUNK: usize = 64;
@@ -12,11 +14,11 @@ const CHUNK: usize = 64;
 pub fn spread_bound(data_std: f64) -> SpreadTable {
     let sigma: Vec<f64> = (-16..=16).map(|i| 10f64.powf(f64::from(i) / 8.0)).collect();
     let r = sigma.iter().map(|s| s * data_std / s.hypot(data_std)).collect();
-    SpreadTable { sigma, r, data_std }
+    SpreadTable { sigma, r, data_std, bands: None }
 }
 
 /// Measures r(σ)² = E‖x0 - D(x0 + σn, σ)‖²/d at rising levels, from draws of the prior `[rows, shape…]` and one row of noise
-/// for each. The relative Monte-Carlo error of r is about 1/√(2 · rows · effective dimension).
+/// for each; of images, by frequency too. The relative Monte-Carlo error of r is about 1/√(2 · rows · effective dimension).
 pub fn spread_table(
     model: &dyn Denoiser,
     draws: &Tensor,
@@ -30,6 +32,7 @@ pub fn spread_table(
     }
     let draws = draws.to_dtype(model.dtype())?;
     let mut r = Vec::with_capacity(sigmas.len());
+    let mut meter = Cosines::new(model.shape()).ok().map(BandMeter::new);
     for (index, &sigma) in sigmas.iter().enumerate() {
         let at = Address::new(index, Purpose::Reference, 0);
         let mut total = 0.0;
@@ -43,12 +46,70 @@ pub fn spread_table(
             )?;
             let denoised = model.denoise(&combine(&[(&[1.0], &x0), (&[sigma], &z)])?, &Sigma::Same(sigma))?;
             total += squared_distance(&x0, &denoised)?.iter().sum::<f64>();
+            if let Some(meter) = &mut meter {
+                meter.add(&combine(&[(&[1.0], &x0), (&[-1.0], &denoised)])?)?;
+            }
         }
         r.push((total / draws.elem_count() as f64).sqrt());
+        if let Some(meter) = &mut meter {
+            meter.end_level(rows);
+        }
     }
-    let table = SpreadTable { sigma: sigmas.to_vec(), r, data_std: deviation(&draws)? };
+    let bands = meter.map(|m| m.bands);
+    let table = SpreadTable { sigma: sigmas.to_vec(), r, data_std: deviation(&draws)?, bands };
     table.check()?;
     Ok(table)
+}
+
+/// Squares of coefficients, gathered in bands.
+struct BandMeter {
+    cosines: Cosines,
+    /// The band of every coefficient of a channel.
+    band: Vec<usize>,
+    /// Coefficients of each band.
+    size: Vec<f64>,
+    sums: Vec<f64>,
+    bands: Bands,
+}
+
+impl BandMeter {
+    fn new(cosines: Cosines) -> Self {
+        let frequencies = cosines.frequencies();
+        let side = cosines.shape()[1].max(cosines.shape()[2]) as f64;
+        // About three bands an octave, finer where there are few coefficients; bands without any are left out.
+        let key = |f: &f64| (3.0 * (1.0 + side * f).log2()).round() as usize;
+        let keys: BTreeSet<usize> = frequencies.iter().map(key).collect();
+        let band: Vec<usize> = frequencies.iter().map(|f| keys.range(..key(f)).count()).collect();
+        let (mut size, mut frequency) = (vec![0.0; keys.len()], vec![0.0; keys.len()]);
+        for (b, f) in band.iter().zip(&frequencies) {
+            size[*b] += 1.0;
+            frequency[*b] += f;
+        }
+        frequency.iter_mut().zip(&size).for_each(|(f, n)| *f /= n);
+        let sums = vec![0.0; keys.len() * cosines.shape()[0]];
+        Self { cosines, band, size, sums, bands: Bands { frequency, variance: vec![] } }
+    }
+
+    fn add(&mut self, error: &Tensor) -> Result<()> {
+        let squares = to_f64(&self.cosines.forward(error)?)?;
+        let channels = self.cosines.shape()[0];
+        for (plane, values) in squares.chunks(self.band.len()).enumerate() {
+            let sums = &mut self.sums[plane % channels * self.size.len()..];
+            values.iter().zip(&self.band).for_each(|(v, b)| sums[*b] += v * v);
+        }
+        Ok(())
+    }
+
+    /// The level's variances, to four digits: more are not measured.
+    fn end_level(&mut self, rows: usize) {
+        let digits = |v: f64| {
+            let unit = 10f64.powi(v.log10().floor() as i32 - 3);
+            (v / unit).round() * unit
+        };
+        let mean = |(i, sum): (usize, &f64)| digits(sum / (rows as f64 * self.size[i % self.size.len()]));
+        self.bands.variance.push(self.sums.iter().enumerate().map(mean).collect());
+        self.sums.fill(0.0);
+    }
 }
 
 /// √(tr Cov[x0] / d), unbiased in the variance.

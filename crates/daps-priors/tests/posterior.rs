@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{AT, Dense, Square, assert_close, mixture, normals, priors, random_full, tensor, values};
 use daps_core::candle::Tensor;
 use daps_core::linear_measurement;
-use daps_core::{Beta, Denoiser, Gaussian, Likelihood, Noise, RowCovariance};
+use daps_core::{Beta, Cosines, Covariance, Denoiser, Frequency, Gaussian, Likelihood, Noise, RowCovariance};
 use daps_metrics::moments::Moments;
 use daps_priors::{Analytic, Empirical, GaussianMixture, Posterior, spread_table};
 
@@ -176,4 +176,30 @@ fn measured_spreads_are_the_closed_form() {
     let two = mixture(&[2], &[0.5, 0.5], 0, vec![RowCovariance::Scalar(1.0)]);
     assert!(two.gaussian_spread(&sigmas).is_err());
     assert_eq!(two.shape(), [2]);
+}
+
+/// By frequency against the closed form σ²P/(σ² + P) of a prior whose variances P are a function of frequency.
+#[test]
+fn measured_spreads_by_frequency_are_the_closed_form() {
+    let shape = [3, 8, 6];
+    let cosines = Arc::new(Cosines::new(&shape).unwrap());
+    let power = |channel: usize, f: f64| if f == 0.0 { 4.0 } else { 0.5 / (1.0 + channel as f64) };
+    let variances =
+        (0..3).flat_map(|c| cosines.frequencies().into_iter().map(move |f| power(c, f))).collect::<Vec<_>>();
+    let form = Covariance::Frequency(Frequency::new(Arc::clone(&cosines), variances.clone()).unwrap());
+    let prior = GaussianMixture::gaussian(&shape, vec![0.1; 144], form.row(0).unwrap()).unwrap();
+    let (rows, sigmas) = (2000, [0.1, 1.0]);
+    let draws = prior.draw(&Noise::chains(1, rows), AT).unwrap();
+    let table = spread_table(&prior, &draws, &sigmas, &Noise::chains(2, rows)).unwrap();
+    for sigma in sigmas {
+        let measured = table.variances_at(sigma, &cosines).unwrap();
+        for (k, (m, p)) in measured.iter().zip(&variances).enumerate() {
+            let exact = sigma.powi(2) * p / (sigma.powi(2) + p);
+            // The mean of a band has the error of at least one coefficient's mean square, 4.5 of which are allowed.
+            assert!(
+                (m / exact - 1.0).abs() < 4.5 * (2.0 / rows as f64).sqrt(),
+                "{sigma} {k}: {m} vs {exact}"
+            );
+        }
+    }
 }

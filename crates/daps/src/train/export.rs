@@ -63,17 +63,19 @@ pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Res
     let export = Export::new(&trainer)?;
     let levels = spread_levels();
     progress.begin("measuring r(σ)", levels.len());
-    let mut spread = SpreadTable { sigma: vec![], r: vec![], data_std: 0.0 };
+    let mut spread: Option<SpreadTable> = None;
     for level in &levels {
         let one = measure_spread(&export.prior, &held_out, &[*level], seed)?;
-        spread.sigma.push(*level);
-        spread.r.extend(one.r);
-        spread.data_std = one.data_std;
+        match &mut spread {
+            Some(spread) => spread.append(one),
+            None => spread = Some(one),
+        }
         if progress.step(&format!("σ = {level}")).is_break() {
             return Err(Error::Config("stopped before anything was written".to_owned()));
         }
     }
     progress.end();
+    let spread = spread.ok_or_else(|| Error::Config("r(σ) has no levels".to_owned()))?;
     spread.check()?;
     files::make_directory(folder, true)?;
     let sha256 = export.write(path, &spread)?;
@@ -218,7 +220,7 @@ fn card_text(trainer: &Trainer, sha256: &str, spread: &SpreadTable, path: &Path)
     let measured = held.min(MOST);
     let _ = writeln!(
         text,
-        "r² = E‖x0 - D(x0 + σn, σ)‖²/d over {measured} held-out images, PSNR = 20 log₁₀(2/r). The file carries r at {} levels.\n",
+        "r² = E‖x0 - D(x0 + σn, σ)‖²/d over {measured} held-out images, PSNR = 20 log₁₀(2/r). The file carries r at {} levels, by frequency too.\n",
         spread.sigma.len()
     );
     let _ = writeln!(text, "| σ | PSNR in dB | r |\n|---|---|---|");

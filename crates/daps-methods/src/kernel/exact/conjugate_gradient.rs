@@ -22,15 +22,8 @@ pub(super) fn draw(
     noise: &Noise,
     step: &Step,
 ) -> Result<(Tensor, ChainInfo)> {
-    let kernel = Address::new(step.index, Purpose::Kernel, 0);
-    let z = covariance.sample(noise, kernel, &mean.dims()[1..], mean.dtype())?;
-    let prior = combine(&[(&[1.0], mean), (&[1.0], &z)])?;
-    let y = likelihood.y().to_dtype(mean.dtype())?;
-    let at = Address::new(step.index, Purpose::Perturbation, 0);
-    let e = likelihood.scale_by_beta(&noise.normal(at, &y.dims()[1..], mean.dtype())?)?;
-    let residual = combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(&prior)?)])?;
-
-    let wide = y.elem_count() < mean.elem_count();
+    let (prior, residual) = perturbed(mean, covariance, likelihood, operator, noise, step)?;
+    let wide = residual.elem_count() < mean.elem_count();
     // With one number each, the operator may know an approximate inverse of 1/r² + AᵀA/β².
     let precisions = match (covariance, likelihood.beta_rows()) {
         (Covariance::Scalar(c), Some(beta)) if c.len() == 1 && beta.len() == 1 => {
@@ -63,24 +56,46 @@ pub(super) fn draw(
     let right = operator.adjoint(&likelihood.weigh(&residual)?)?;
     let (change, iterations) = match approximate(&right).transpose()? {
         None if wide => {
-            let (w, iterations) = solve(settings, &residual, None, &in_measurement_space, None)?;
+            let (w, iterations) =
+                solve(settings, &residual, None, &in_measurement_space, None, &Until::Residual)?;
             (covariance.apply(&operator.adjoint(&w)?)?, iterations)
         }
         None if matches!(covariance, Covariance::Scalar(_)) => {
-            solve(settings, &right, None, &in_image_space, None)?
+            solve(settings, &right, None, &in_image_space, None, &Until::Residual)?
         }
-        None => solve(settings, &right, None, &in_image_space, Some(&|v| covariance.apply(v)))?,
+        None => {
+            solve(settings, &right, None, &in_image_space, Some(&|v| covariance.apply(v)), &Until::Residual)?
+        }
         guess if hard => {
             let approximate = |v: &Tensor| approximate(v).unwrap_or_else(|| Ok(v.clone()));
-            solve(settings, &right, guess, &in_image_space, Some(&approximate))?
+            solve(settings, &right, guess, &in_image_space, Some(&approximate), &Until::Residual)?
         }
-        guess => solve(settings, &right, guess, &in_image_space, None)?,
+        guess => solve(settings, &right, guess, &in_image_space, None, &Until::Residual)?,
     };
     let x = combine(&[(&[1.0], &prior), (&[1.0], &change)])?;
     let mut info = super::info(mean.dims()[0], 0);
     info.cost = Cost { nfe: 0, operator_calls: 2 + 2 * iterations };
     info.iterations = Some(iterations);
     Ok((x, info))
+}
+
+/// x' and y' - A x'.
+pub(super) fn perturbed(
+    mean: &Tensor,
+    covariance: &Covariance,
+    likelihood: &Gaussian,
+    operator: &dyn Linear,
+    noise: &Noise,
+    step: &Step,
+) -> Result<(Tensor, Tensor)> {
+    let kernel = Address::new(step.index, Purpose::Kernel, 0);
+    let z = covariance.sample(noise, kernel, &mean.dims()[1..], mean.dtype())?;
+    let prior = combine(&[(&[1.0], mean), (&[1.0], &z)])?;
+    let y = likelihood.y().to_dtype(mean.dtype())?;
+    let at = Address::new(step.index, Purpose::Perturbation, 0);
+    let e = likelihood.scale_by_beta(&noise.normal(at, &y.dims()[1..], mean.dtype())?)?;
+    let residual = combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(&prior)?)])?;
+    Ok((prior, residual))
 }
 
 /// r²‖A‖²/β² from which an operator's approximate inverse is used in every iteration, not only for the first guess. On motion
@@ -92,14 +107,34 @@ type Map<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
 /// v to (M v, ⟨v, M v⟩).
 type Matrix<'a> = dyn Fn(&Tensor) -> Result<(Tensor, Vec<f64>)> + 'a;
 
+/// When a row is done.
+pub(super) enum Until<'a> {
+    /// ‖r‖ is below the tolerance times that of the right-hand side.
+    Residual,
+    /// The RMS of the preconditioned residual, which is about the error, is below `bound` deviations; `precision` has the
+    /// squares of their inverses, `[1 or rows, shape…]`.
+    Error { precision: &'a Tensor, bound: f64 },
+}
+
+impl Until<'_> {
+    /// Rows that are not done. A row that is not finite goes on no longer either: it stays as it is, for the caller to see.
+    fn open(&self, z: &Tensor) -> Result<Option<Vec<bool>>> {
+        let Self::Error { precision, bound } = self else { return Ok(None) };
+        let values = z.elem_count() / z.dims()[0].max(1);
+        let errors = dot_rows(z, &z.broadcast_mul(precision)?)?;
+        Ok(Some(errors.iter().map(|e| *e > bound.powi(2) * values as f64).collect()))
+    }
+}
+
 /// Preconditioned conjugate gradients from a guess or zero, batch rows in lockstep with coefficients of their own. The three
 /// vectors x, r and p stay where they are: fresh memory in every iteration would have to be cleared first.
-fn solve(
+pub(super) fn solve(
     settings: &Exact,
     right: &Tensor,
     guess: Option<Tensor>,
     matrix: &Matrix,
     precondition: Option<&Map>,
+    until: &Until,
 ) -> Result<(Tensor, usize)> {
     let norm = dot_rows(right, right)?;
     let rows = norm.len();
@@ -117,9 +152,11 @@ fn solve(
     };
     let (z, mut rz) = preconditioned(&r, &left)?;
     let p = z.copy()?;
-    // A row that is not finite goes on no longer either: it stays as it is, for the caller to see.
     let goes_on = |i: usize, left: &[f64]| left[i] > settings.tolerance.powi(2) * norm[i];
-    let mut active: Vec<bool> = (0..rows).map(|i| goes_on(i, &left)).collect();
+    let mut active = match until.open(&z)? {
+        Some(open) => open,
+        None => (0..rows).map(|i| goes_on(i, &left)).collect(),
+    };
     let mut iterations = 0;
     while active.contains(&true) {
         if iterations == settings.max_iterations {
@@ -137,13 +174,16 @@ fn solve(
         update(&x, &[1.0], &p, &alpha)?;
         left = update_dot(&r, &[1.0], &ap, &back)?;
         iterations += 1;
-        for i in 0..rows {
-            active[i] &= goes_on(i, &left);
-        }
-        if !active.contains(&true) {
-            break;
+        if matches!(until, Until::Residual) {
+            (0..rows).for_each(|i| active[i] &= goes_on(i, &left));
+            if !active.contains(&true) {
+                break;
+            }
         }
         let (z, next) = preconditioned(&r, &left)?;
+        if let Some(open) = until.open(&z)? {
+            active.iter_mut().zip(open).for_each(|(active, open)| *active &= open);
+        }
         let beta: Vec<f64> = (0..rows).map(|i| if active[i] { next[i] / rz[i] } else { 0.0 }).collect();
         update(&p, &beta, &z, &[1.0])?;
         rz = next;

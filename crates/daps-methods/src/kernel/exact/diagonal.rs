@@ -52,7 +52,7 @@ fn values<T: Real>(
     let variance = match covariance {
         Covariance::Scalar(c) => Field::<T>::Rows(c.clone()),
         Covariance::Diagonal(c) => Field::of(c, mean)?,
-        Covariance::Dense(_) => {
+        Covariance::Dense(_) | Covariance::Frequency(_) => {
             return Err(Error::missing("the diagonal draw", "a scalar or diagonal spread", "this estimate"));
         }
     };

@@ -3,6 +3,7 @@
 mod conjugate_gradient;
 mod dense;
 mod diagonal;
+mod frequency;
 mod groups;
 mod pixelwise;
 mod spectral;
@@ -23,6 +24,9 @@ pub struct Exact {
     pub way: Way,
     /// Relative residual at which conjugate gradients stop.
     pub tolerance: f64,
+    /// By frequency: the RMS error at which conjugate gradients stop, in deviations of what the draw and the noise that the
+    /// next level adds to it have together.
+    pub error: f64,
     /// Iterations after which conjugate gradients give up with an error.
     pub max_iterations: usize,
 }
@@ -40,7 +44,7 @@ pub enum Way {
 
 impl Default for Exact {
     fn default() -> Self {
-        Self { way: Way::Auto, tolerance: 1e-5, max_iterations: 1000 }
+        Self { way: Way::Auto, tolerance: 1e-5, error: 1e-3, max_iterations: 1000 }
     }
 }
 
@@ -48,6 +52,9 @@ impl Exact {
     pub(super) fn checked(&self) -> Result<Self> {
         if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
             return Err(Error::invalid("exact.tolerance", "a number between 0 and 1", self.tolerance));
+        }
+        if !(self.error > 0.0 && self.error < 1.0) {
+            return Err(Error::invalid("exact.error", "a number between 0 and 1", self.error));
         }
         if self.max_iterations == 0 {
             return Err(Error::invalid("exact.max_iterations", "at least 1", 0));
@@ -99,6 +106,9 @@ impl Exact {
         };
         if matches!(covariance, Covariance::Dense(_)) {
             return dense::draw_gaussian(mean, covariance, likelihood, noise, step);
+        }
+        if let Covariance::Frequency(c) = covariance {
+            return frequency::draw(self, mean, c, likelihood, linear, noise, step);
         }
         if self.way == Way::Auto {
             if let Some(entries) = linear.diagonal() {

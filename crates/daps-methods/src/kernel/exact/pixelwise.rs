@@ -50,7 +50,7 @@ fn values<T: Real>(
     let variances = match covariance {
         Covariance::Scalar(_) => None,
         Covariance::Diagonal(c) => Some(to_f64(c)?),
-        Covariance::Dense(_) => {
+        Covariance::Dense(_) | Covariance::Frequency(_) => {
             return Err(Error::missing("the pixelwise draw", "a scalar or diagonal spread", "this estimate"));
         }
     };

@@ -188,7 +188,9 @@ pub fn run(daps: &Daps, mode: &Mode, beta: f64) -> Result<Normal> {
         let spread = match spread {
             Spread::Sigma => step.sigma.powi(2),
             Spread::Table(table) => table.at(step.sigma).powi(2),
-            Spread::Covariance(_) | Spread::Prior => mode.shrink(step.sigma) * step.sigma.powi(2),
+            Spread::Covariance(_) | Spread::Prior | Spread::Frequencies => {
+                mode.shrink(step.sigma) * step.sigma.powi(2)
+            }
         };
         let (singular, y, largest) = (mode.singular, mode.y, mode.largest);
         let target = Target { spread, singular, y, beta: daps.beta.unwrap_or(beta), largest };
@@ -235,7 +237,7 @@ mod tests {
             let mut sigma: Vec<f64> = schedule.sigmas()[..levels].to_vec();
             sigma.reverse();
             let r = sigma.iter().map(|s| (s * s / (1.0 + s * s)).sqrt()).collect();
-            let table = SpreadTable { sigma, r, data_std: 1.0 };
+            let table = SpreadTable { sigma, r, data_std: 1.0, bands: None };
             let exact = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Table(table) };
             let law = run(&daps(levels, exact), &SCALAR, 1.0).unwrap();
             // What is left is that x_T starts at N(0, σ²) instead of N(0, 1 + σ²).

@@ -1,0 +1,180 @@
+//! Images by frequency: the orthonormal two-dimensional cosine transform of every channel. Natural images have nearly
+//! uncorrelated coefficients there, and so have the errors of a denoiser.
+
+use candle_core::{Device, Tensor};
+use faer::linalg::matmul::matmul;
+use faer::traits::ComplexField;
+use faer::{Accum, MatMut, MatRef, Par};
+use rayon::prelude::*;
+
+use crate::real::{Real, check_rows, with_slice};
+use crate::{Error, Result, with_faer, with_real};
+
+/// Red, green and blue into grey and two differences of colour, orthonormal.
+const COLORS: [[f64; 3]; 3] = [
+    [0.577_350_269_189_625_8, 0.577_350_269_189_625_8, 0.577_350_269_189_625_8],
+    [std::f64::consts::FRAC_1_SQRT_2, 0.0, -std::f64::consts::FRAC_1_SQRT_2],
+    [0.408_248_290_463_863, -0.816_496_580_927_726, 0.408_248_290_463_863],
+];
+
+/// The transform T of images `[channels, height, width]`: cosines along both sides and, of three channels, [`COLORS`].
+#[derive(Clone, Debug)]
+pub struct Cosines {
+    shape: [usize; 3],
+    height: Axis,
+    width: Axis,
+}
+
+/// The matrix of one side, `n x n`, row-major, in both number types: row k is the cosine of frequency k.
+#[derive(Clone, Debug)]
+struct Axis {
+    single: Vec<f32>,
+    double: Vec<f64>,
+}
+
+impl Axis {
+    fn new(n: usize) -> Self {
+        let entry = |k: usize, i: usize| {
+            let norm = if k == 0 { 1.0 } else { 2.0f64 };
+            (norm / n as f64).sqrt()
+                * (std::f64::consts::PI * k as f64 * (2 * i + 1) as f64 / (2 * n) as f64).cos()
+        };
+        let double: Vec<f64> = (0..n * n).map(|at| entry(at / n, at % n)).collect();
+        Self { single: double.iter().map(|v| *v as f32).collect(), double }
+    }
+}
+
+trait Number: Real + ComplexField {
+    fn matrix(of: &Axis) -> &[Self];
+}
+
+impl Number for f32 {
+    fn matrix(of: &Axis) -> &[Self] {
+        &of.single
+    }
+}
+
+impl Number for f64 {
+    fn matrix(of: &Axis) -> &[Self] {
+        &of.double
+    }
+}
+
+impl Cosines {
+    /// For samples of a shape `[channels, height, width]`.
+    pub fn new(shape: &[usize]) -> Result<Self> {
+        let &[channels, height, width] = shape else {
+            return Err(Error::invalid(
+                "frequencies",
+                "images [channels, height, width]",
+                format!("{shape:?}"),
+            ));
+        };
+        Ok(Self { shape: [channels, height, width], height: Axis::new(height), width: Axis::new(width) })
+    }
+
+    /// Shape of an image and of its coefficients.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The frequency of every coefficient of a channel, in half periods a pixel: 0 for its mean, below √2 for all.
+    #[must_use]
+    pub fn frequencies(&self) -> Vec<f64> {
+        let [_, height, width] = self.shape;
+        let at = |k: usize| ((k / width) as f64 / height as f64).hypot((k % width) as f64 / width as f64);
+        (0..height * width).map(at).collect()
+    }
+
+    /// T x, row by row.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        with_real!(x.dtype(), T => self.transform::<T>(x, false))
+    }
+
+    /// Tᵀ c = T⁻¹ c, row by row.
+    pub fn back(&self, c: &Tensor) -> Result<Tensor> {
+        with_real!(c.dtype(), T => self.transform::<T>(c, true))
+    }
+
+    fn transform<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
+        check_rows("image", x, &self.shape)?;
+        let [channels, height, width] = self.shape;
+        let plane = height * width;
+        let rows = MatRef::from_row_major_slice(T::matrix(&self.height), height, height);
+        let columns = MatRef::from_row_major_slice(T::matrix(&self.width), width, width);
+        let (left, right) = if back { (rows.transpose(), columns) } else { (rows, columns.transpose()) };
+        let mut out = vec![T::default(); x.elem_count()];
+        with_slice(x, |x: &[T]| {
+            out.par_chunks_mut(plane).zip(x.par_chunks(plane)).for_each(|(out, x)| {
+                let mut half = vec![T::default(); plane];
+                let mut half = MatMut::from_row_major_slice_mut(&mut half, height, width);
+                let x = MatRef::from_row_major_slice(x, height, width);
+                let out = MatMut::from_row_major_slice_mut(out, height, width);
+                with_faer(|| {
+                    matmul(half.as_mut(), Accum::Replace, left, x, T::of(1.0), Par::Seq);
+                    matmul(out, Accum::Replace, half.as_ref(), right, T::of(1.0), Par::Seq);
+                });
+            });
+        })?;
+        if channels == COLORS.len() {
+            let color = |i: usize, j: usize| T::of(if back { COLORS[j][i] } else { COLORS[i][j] });
+            let turn: [[T; 3]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| color(i, j)));
+            out.par_chunks_mut(3 * plane).for_each(|image| {
+                for k in 0..plane {
+                    let old = [image[k], image[plane + k], image[2 * plane + k]];
+                    for (c, turn) in turn.iter().enumerate() {
+                        image[c * plane + k] = turn[0] * old[0] + turn[1] * old[1] + turn[2] * old[2];
+                    }
+                }
+            });
+        }
+        Ok(Tensor::from_vec(out, x.dims(), &Device::Cpu)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::real::{dot_rows, from_f64, to_f64};
+    use crate::{Address, Noise, Purpose};
+    use candle_core::DType;
+
+    #[test]
+    fn the_transform_is_orthonormal_and_turns_back() {
+        for shape in [[3, 4, 6], [1, 5, 3], [2, 8, 8]] {
+            let cosines = Cosines::new(&shape).unwrap();
+            let noise = Noise::chains(1, 2);
+            let at = |i| Address::new(0, Purpose::Instance, i);
+            let draw = |i| noise.normal(at(i), &shape, DType::F64).unwrap();
+            let (a, b) = (draw(0), draw(1));
+            let (ta, tb) = (cosines.forward(&a).unwrap(), cosines.forward(&b).unwrap());
+            for (x, y) in dot_rows(&a, &b).unwrap().iter().zip(dot_rows(&ta, &tb).unwrap()) {
+                assert!((x - y).abs() < 1e-12);
+            }
+            for (x, y) in to_f64(&a).unwrap().iter().zip(to_f64(&cosines.back(&ta).unwrap()).unwrap()) {
+                assert!((x - y).abs() < 1e-12);
+            }
+            let single = cosines.forward(&a.to_dtype(DType::F32).unwrap()).unwrap();
+            for (x, y) in to_f64(&ta).unwrap().iter().zip(to_f64(&single).unwrap()) {
+                assert!((x - y).abs() < 1e-5);
+            }
+        }
+        assert!(Cosines::new(&[4, 4]).is_err());
+    }
+
+    /// A grey ramp of one cosine has one coefficient, at its frequency and in the grey channel.
+    #[test]
+    fn a_cosine_is_one_coefficient() {
+        let (h, w, k) = (4, 6, 2);
+        let wave =
+            |i: usize| (std::f64::consts::PI * k as f64 * (2 * (i % w) + 1) as f64 / (2 * w) as f64).cos();
+        let x = from_f64((0..3 * h * w).map(wave).collect(), &[1, 3, h, w], DType::F64).unwrap();
+        let cosines = Cosines::new(&[3, h, w]).unwrap();
+        let c = to_f64(&cosines.forward(&x).unwrap()).unwrap();
+        let energy = (0..3 * h * w).map(wave).map(|v| v * v).sum::<f64>();
+        assert!((c[k].powi(2) - energy).abs() < 1e-12, "{c:?}");
+        assert!(c.iter().enumerate().all(|(i, v)| i == k || v.abs() < 1e-12));
+        assert!((cosines.frequencies()[k] - k as f64 / w as f64).abs() < 1e-15);
+    }
+}

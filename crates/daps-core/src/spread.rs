@@ -1,0 +1,196 @@
+//! What a prior knows of its own error: r(σ) of the Tweedie mean, as one number a level and by frequency.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Cosines, Error, Result};
+
+/// RMS error of the Tweedie mean at given levels: E‖x0 - D(x0 + σn, σ)‖²/d = r².
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpreadTable {
+    /// Levels, rising.
+    pub sigma: Vec<f64>,
+    /// r at each level.
+    pub r: Vec<f64>,
+    /// Standard deviation of the data: r above the measured range.
+    pub data_std: f64,
+    /// The same by frequency, of images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bands: Option<Bands>,
+}
+
+/// The variance of a coefficient of x0 - D in the basis of [`Cosines`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bands {
+    /// The frequency of each band, rising; between them ln(variance) is linear.
+    pub frequency: Vec<f64>,
+    /// `[level][channel · bands + band]`.
+    pub variance: Vec<Vec<f64>>,
+}
+
+/// Where a level stands among the measured ones.
+enum Place {
+    Below,
+    At(usize),
+    /// After level i, at the fraction t of the way to the next in ln σ.
+    After(usize, f64),
+    Above,
+}
+
+impl SpreadTable {
+    /// Checks that levels rise and all numbers are positive.
+    pub fn check(&self) -> Result<()> {
+        let positive = |v: &[f64]| v.iter().all(|v| v.is_finite() && *v > 0.0);
+        let rises = |v: &[f64]| v.windows(2).all(|w| w[0] < w[1]);
+        if self.sigma.is_empty() || self.sigma.len() != self.r.len() {
+            let got = format!("{} levels and {} values", self.sigma.len(), self.r.len());
+            return Err(Error::invalid("spread table", "as many values as levels, at least one", got));
+        }
+        if !positive(&self.sigma) || !positive(&self.r) || !positive(&[self.data_std]) {
+            return Err(Error::invalid("spread table", "positive finite numbers", "others"));
+        }
+        if !rises(&self.sigma) {
+            return Err(Error::invalid("spread table", "rising levels", "levels that do not rise"));
+        }
+        let Some(Bands { frequency, variance }) = &self.bands else { return Ok(()) };
+        let whole = |row: &Vec<f64>| {
+            row.len() == variance[0].len() && !row.is_empty() && row.len().is_multiple_of(frequency.len())
+        };
+        if frequency.is_empty() || variance.len() != self.sigma.len() || !variance.iter().all(whole) {
+            return Err(Error::invalid("bands of a spread table", "as many variances as bands", "others"));
+        }
+        if !rises(frequency) || frequency[0] < 0.0 || !variance.iter().all(|row| positive(row)) {
+            let expected = "rising frequencies and positive variances";
+            return Err(Error::invalid("bands of a spread table", expected, "others"));
+        }
+        Ok(())
+    }
+
+    /// r(σ): σ below the measured range, the data's deviation above it, log-log linear within.
+    #[must_use]
+    pub fn at(&self, sigma: f64) -> f64 {
+        match self.place(sigma) {
+            Place::Below => sigma,
+            Place::At(i) => self.r[i],
+            Place::After(i, t) => between(self.r[i], self.r[i + 1], t),
+            Place::Above => self.data_std,
+        }
+    }
+
+    /// The variance of every coefficient at σ: σ² below the measured range, that of the last level above it.
+    pub fn variances_at(&self, sigma: f64, cosines: &Cosines) -> Result<Vec<f64>> {
+        let Some(bands) = &self.bands else {
+            return Err(Error::missing("the estimate", "variances by frequency", "this prior"));
+        };
+        let (count, rows) = (bands.frequency.len(), &bands.variance);
+        if rows[0].len() != count * cosines.shape()[0] {
+            let got = format!("{} variances of {count} bands", rows[0].len());
+            return Err(Error::invalid(
+                "bands of a spread table",
+                format!("{} channels", cosines.shape()[0]),
+                got,
+            ));
+        }
+        let knots: Vec<f64> = match self.place(sigma) {
+            Place::Below => vec![sigma.powi(2); rows[0].len()],
+            Place::At(i) => rows[i].clone(),
+            Place::After(i, t) => rows[i].iter().zip(&rows[i + 1]).map(|(a, b)| between(*a, *b, t)).collect(),
+            Place::Above => rows[rows.len() - 1].clone(),
+        };
+        let places: Vec<(usize, f64)> = cosines.frequencies().iter().map(|f| bands.place(*f)).collect();
+        let of_channel = |knots: &[f64]| -> Vec<f64> {
+            let at = |&(i, t): &(usize, f64)| between(knots[i], knots[(i + 1).min(count - 1)], t);
+            places.iter().map(at).collect()
+        };
+        Ok(knots.chunks(count).flat_map(of_channel).collect())
+    }
+
+    /// Appends the levels of a table of the same prior, measured above these.
+    pub fn append(&mut self, above: Self) {
+        self.sigma.extend(above.sigma);
+        self.r.extend(above.r);
+        self.data_std = above.data_std;
+        match (&mut self.bands, above.bands) {
+            (Some(bands), Some(above)) => bands.variance.extend(above.variance),
+            (bands, _) => *bands = None,
+        }
+    }
+
+    fn place(&self, sigma: f64) -> Place {
+        let upper = self.sigma.partition_point(|s| *s < sigma);
+        match self.sigma.get(upper) {
+            None => Place::Above,
+            Some(s) if *s == sigma => Place::At(upper),
+            _ if upper == 0 => Place::Below,
+            Some(s) => {
+                let low = self.sigma[upper - 1];
+                Place::After(upper - 1, (sigma / low).ln() / (s / low).ln())
+            }
+        }
+    }
+}
+
+impl Bands {
+    /// The band at or below a frequency, and the fraction of the way to the next.
+    fn place(&self, frequency: f64) -> (usize, f64) {
+        let upper = self.frequency.partition_point(|f| *f <= frequency);
+        if upper == 0 {
+            return (0, 0.0);
+        }
+        let low = self.frequency[upper - 1];
+        (upper - 1, self.frequency.get(upper).map_or(0.0, |high| (frequency - low) / (high - low)))
+    }
+}
+
+/// Between a and b in the logarithm.
+fn between(a: f64, b: f64, t: f64) -> f64 {
+    if t == 0.0 { a } else { (a.ln() * (1.0 - t) + b.ln() * t).exp() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(bands: Option<Bands>) -> SpreadTable {
+        SpreadTable { sigma: vec![0.1, 1.0], r: vec![0.05, 0.4], data_std: 0.5, bands }
+    }
+
+    #[test]
+    fn the_table_is_sigma_below_the_data_above_and_log_linear_between() {
+        let table = table(None);
+        assert_eq!(table.at(0.01), 0.01);
+        assert_eq!(table.at(0.1), 0.05);
+        assert_eq!(table.at(1.0), 0.4);
+        assert_eq!(table.at(50.0), 0.5);
+        assert!((table.at(0.1f64.sqrt()) - (0.05f64 * 0.4).sqrt()).abs() < 1e-12);
+        assert!(SpreadTable { sigma: vec![1.0, 1.0], ..table }.check().is_err());
+    }
+
+    #[test]
+    fn variances_by_frequency_follow_the_level_and_the_band() {
+        let bands = Bands {
+            frequency: vec![0.0, 0.5],
+            variance: vec![vec![4.0, 1.0, 0.4, 0.1], vec![9.0, 4.0, 0.9, 0.4]],
+        };
+        let table = table(Some(bands.clone()));
+        table.check().unwrap();
+        let cosines = Cosines::new(&[2, 1, 4]).unwrap();
+        // Frequencies 0, 1/4, 1/2, 3/4 of two channels.
+        let close = |sigma: f64, expected: [f64; 8]| {
+            let got = table.variances_at(sigma, &cosines).unwrap();
+            assert!(got.iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-12), "{got:?}");
+        };
+        close(0.1, [4.0, 2.0, 1.0, 1.0, 0.4, 0.2, 0.1, 0.1]);
+        close(0.1f64.sqrt(), [6.0, 12f64.sqrt(), 2.0, 2.0, 0.6, 0.12f64.sqrt(), 0.2, 0.2]);
+        close(0.05, [0.0025; 8]);
+        close(7.0, [9.0, 6.0, 4.0, 4.0, 0.9, 0.6, 0.4, 0.4]);
+        assert!(table.variances_at(0.1, &Cosines::new(&[1, 1, 4]).unwrap()).is_err());
+        let bad =
+            |bands: Bands| assert!(SpreadTable { bands: Some(bands), ..self::table(None) }.check().is_err());
+        bad(Bands { frequency: vec![0.5, 0.0], ..bands.clone() });
+        bad(Bands { variance: vec![vec![1.0; 4]], ..bands.clone() });
+        bad(Bands { variance: vec![vec![1.0; 4], vec![0.0; 4]], ..bands.clone() });
+        bad(Bands { variance: vec![vec![1.0; 3], vec![1.0; 3]], ..bands });
+    }
+}
