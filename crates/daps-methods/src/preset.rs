@@ -6,7 +6,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::Daps;
-use crate::kernel::{DecayBy, Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize};
+use crate::kernel::{DecayBy, Exact, Hmc, KernelConfig, Langevin, Metropolis, Replay, StepSize, Underdamped};
 
 /// Whose numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub const PRESETS: &[PresetInfo] = &[
     },
     PresetInfo {
         name: "fast",
-        summary: "ours: Tweedie mean, the prior's own r(sigma), exact draws (MALA where none exists), the true noise; few levels",
+        summary: "ours: Tweedie mean, the prior's own variances by frequency, exact draws (dynamics with momentum for nonlinear operators), the true noise; few levels",
         preset: Preset::Fast,
     },
     PresetInfo { name: "best", summary: "ours, as fast with more levels", preset: Preset::Best },
@@ -64,26 +64,27 @@ struct Own {
     levels: usize,
     max: f64,
     min: f64,
-    /// For tasks without an exact draw.
-    mala: Mala,
+    /// Steps at most of the dynamics, for tasks without an exact draw.
+    steps: usize,
 }
 
-const FAST: Own = Own { levels: 60, max: 50.0, min: 0.02, mala: Mala { steps: 40, warmup: 20, c: 1.0 } };
-const BEST: Own = Own { levels: 200, max: 100.0, min: 0.01, mala: Mala { steps: 60, warmup: 30, c: 1.0 } };
+const FAST: Own = Own { levels: 60, max: 50.0, min: 0.02, steps: 60 };
+const BEST: Own = Own { levels: 200, max: 100.0, min: 0.01, steps: 120 };
 
 impl Own {
-    /// Tweedie's mean, the prior's r(σ), by frequency for linear operators, and the exact draw or MALA; `budget` is a number of levels.
+    /// Tweedie's mean, the prior's variances by frequency, and the exact draw or dynamics; `budget` is a number of levels.
     fn daps(&self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
         let levels = budget.map_or(Ok(self.levels), levels_of)?;
         let schedule = ScheduleRule::Poly { levels, max: self.max, min: self.min, rho: RHO };
         let kernel = match kernel {
             Some(name) => KernelConfig::named(name)?,
-            None if has_exact_draw(task) => KernelConfig::Exact(Exact::default()),
-            None => KernelConfig::Mala(self.mala.clone()),
+            None if is_linear(task) => KernelConfig::Exact(Exact::default()),
+            None => KernelConfig::Underdamped(Underdamped { steps: self.steps, ..Underdamped::default() }),
         };
-        // HDR is exact pixel by pixel, and chains take steps as short as the smallest variance.
+        // HDR's own exact draw is pixel by pixel, and the other kernels' steps are as short as the smallest variance.
         let spread = match &kernel {
-            KernelConfig::Exact(_) if task != "hdr" => Spread::Frequencies,
+            KernelConfig::Exact(_) if is_linear(task) => Spread::Frequencies,
+            KernelConfig::Underdamped(_) => Spread::Frequencies,
             _ => Spread::Prior,
         };
         let estimate = Estimate::Gaussian { center: Center::Tweedie, spread };
@@ -91,9 +92,9 @@ impl Own {
     }
 }
 
-/// Whether the operator of this name conditions a Gaussian in closed form.
-fn has_exact_draw(task: &str) -> bool {
-    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "toy2d" | "xor")
+/// Whether the operator of this name is linear, so that it conditions a Gaussian of any covariance in closed form.
+fn is_linear(task: &str) -> bool {
+    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "hdr" | "toy2d" | "xor")
 }
 
 /// "100" or "1k".
@@ -338,12 +339,7 @@ mod tests {
                 let daps = preset.settings(task.task, None, None).unwrap();
                 daps.check_settings().unwrap();
                 let exact = matches!(daps.kernel, KernelConfig::Exact(_));
-                assert_eq!(
-                    exact,
-                    !["phase_retrieval", "nonlinear_blur"].contains(&task.task),
-                    "{}",
-                    task.task
-                );
+                assert_eq!(exact, !task.nonlinear, "{}", task.task);
                 assert_eq!(daps.beta, None, "the true noise");
             }
             let levels = |budget| {

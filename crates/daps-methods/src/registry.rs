@@ -391,7 +391,9 @@ mod tests {
         assert_eq!(build("schedule = { rule = 'geometric', levels = 7 }").unwrap().levels(), 7);
         assert!(build("kernel = 'exact'").is_ok());
         let resolved = resolve("daps", &"preset = 'fast'".parse().unwrap(), "hdr").unwrap();
-        assert!(!resolved.contains_key("preset") && resolved["kernel"]["kind"].as_str() == Some("exact"));
+        assert!(
+            !resolved.contains_key("preset") && resolved["kernel"]["kind"].as_str() == Some("underdamped")
+        );
         assert_eq!(resolve("daps", &resolved, "hdr").unwrap(), resolved);
         assert!(build("kernel = { kind = 'mala', steps = 5 }").is_ok());
         let error = |text: &str| build(text).err().unwrap().to_string();

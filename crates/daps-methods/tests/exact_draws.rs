@@ -10,7 +10,7 @@ use daps_core::{
     Address, Approx, Beta, Conditional, Cosines, Covariance, Frequency, Gaussian, Noise, Operator, Purpose,
     RowCovariance, Step, linear_measurement,
 };
-use daps_methods::kernel::{Exact, KernelConfig, Langevin, Replay, StepSize, Way};
+use daps_methods::kernel::{Exact, KernelConfig, Langevin, Replay, StepSize, Underdamped, Way};
 use daps_metrics::moments::Moments;
 use daps_operators::registry::OPERATORS;
 use daps_operators::{Inpainting, box_mask};
@@ -144,6 +144,21 @@ fn spreads_by_frequency() {
             &covariance,
             &problem.likelihood(DRAWS, 0.3),
         );
+    }
+}
+
+/// On Gaussian targets the dynamics' positions have the conditional's law at any step in time, once the start is forgotten.
+#[test]
+fn underdamped_dynamics_end_in_the_conditional() {
+    for name in ["super_resolution", "inpaint_random", "gaussian_blur", "motion_blur"] {
+        let problem = Problem::new(name).unwrap();
+        let likelihood = problem.likelihood(DRAWS, 0.3);
+        let kernel = KernelConfig::Underdamped(Underdamped { steps: 60, time_step: 1.0 });
+        problem.check("dynamics", &kernel, &Covariance::Scalar(vec![0.16]), &likelihood);
+        let cosines = Arc::new(Cosines::new(problem.operator.input_shape()).unwrap());
+        let variances = (0..problem.center.len()).map(|i| 2.0 / (1.0 + i as f64)).collect();
+        let covariance = Covariance::Frequency(Frequency::new(cosines, variances).unwrap());
+        problem.check("dynamics by frequency", &kernel, &covariance, &likelihood);
     }
 }
 

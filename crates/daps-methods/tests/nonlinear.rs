@@ -8,7 +8,7 @@ use daps_core::{
     Approx, Conditional, Covariance, Gaussian, Likelihood, Method, Noise, Operator, RHO, RowCovariance,
     Schedule, ScheduleRule, Step, Task,
 };
-use daps_methods::kernel::{KernelConfig, Langevin, Mala, Metropolis, StepSize};
+use daps_methods::kernel::{KernelConfig, Langevin, Mala, Metropolis, StepSize, Underdamped};
 use daps_methods::{Dps, Dynamics, Guidance};
 use daps_metrics::moments::Moments;
 use daps_operators::{Dense, PhaseRetrieval, Toy2d};
@@ -87,6 +87,18 @@ fn mala_draws_phase_retrievals_conditional_with_and_without_factors() {
         assert_eq!(likelihood.factors(), shape[0]);
         let mala = KernelConfig::Mala(Mala { steps: 300, warmup: 50, c: 1.0 });
         check("phase retrieval", mala, &likelihood, [0.3, -0.1], 0.1);
+    }
+}
+
+/// Dynamics without an accept step: at a small step in time, the bias is below the error of the draws.
+#[test]
+fn underdamped_draws_phase_retrievals_conditional() {
+    for shape in [[1, 1, 2], [2, 1, 1]] {
+        let operator = Arc::new(PhaseRetrieval::new(&shape, 0.0).unwrap());
+        let truth = from_f64(vec![0.4, -0.2], &[1, shape[0], shape[1], shape[2]], DType::F64).unwrap();
+        let y = to_f64(&operator.apply(&truth).unwrap()).unwrap();
+        let kernel = KernelConfig::Underdamped(Underdamped { steps: 100, time_step: 0.4 });
+        check("phase retrieval", kernel, &chains(operator, &y, 0.1), [0.3, -0.1], 0.1);
     }
 }
 

@@ -8,6 +8,7 @@ mod mala;
 mod metropolis;
 mod replay;
 mod step_size;
+mod underdamped;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub use mala::Mala;
 pub use metropolis::Metropolis;
 pub use replay::{Recursion, Replay};
 pub use step_size::{DecayBy, StepSize};
+pub use underdamped::Underdamped;
 
 /// A kernel with its settings; `kind` in a configuration file names the variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,8 @@ pub enum KernelConfig {
     Metropolis(Metropolis),
     /// Metropolis-adjusted Langevin with an adapted step.
     Mala(Mala),
+    /// Langevin dynamics with momentum, preconditioned.
+    Underdamped(Underdamped),
     /// The law of N Langevin steps, drawn at once.
     Replay(Replay),
     /// A draw of the conditional itself.
@@ -78,6 +82,11 @@ pub const KERNELS: &[KernelInfo] = &[
         default: || KernelConfig::Mala(Mala::default()),
     },
     KernelInfo {
+        name: "underdamped",
+        summary: "Langevin dynamics with momentum, masses from the prior's variances and the operator's bound; no accept step",
+        default: || KernelConfig::Underdamped(Underdamped::default()),
+    },
+    KernelInfo {
         name: "replay",
         summary: "the exact law of N Langevin steps for a linear operator with a fast SVD, without the loop",
         default: || KernelConfig::Replay(Replay::default()),
@@ -111,6 +120,7 @@ impl KernelConfig {
             Self::Hmc(k) => Arc::new(k.checked()?),
             Self::Metropolis(k) => Arc::new(k.checked()?),
             Self::Mala(k) => Arc::new(k.checked()?),
+            Self::Underdamped(k) => Arc::new(k.checked()?),
             Self::Replay(k) => Arc::new(k.checked()?),
             Self::Exact(k) => Arc::new(k.checked()?),
             Self::Flips(k) => Arc::new(k.checked()?),
@@ -121,7 +131,9 @@ impl KernelConfig {
     #[must_use]
     pub fn needs(&self) -> Vec<Need> {
         match self {
-            Self::Langevin(_) | Self::Hmc(_) | Self::Mala(_) => vec![Need::SmoothLikelihood],
+            Self::Langevin(_) | Self::Hmc(_) | Self::Mala(_) | Self::Underdamped(_) => {
+                vec![Need::SmoothLikelihood]
+            }
             Self::Metropolis(_) => vec![],
             Self::Replay(_) => vec![Need::SpectralOperator],
             Self::Exact(_) => vec![Need::ConjugateOperator],

@@ -122,7 +122,10 @@ impl Target {
             KernelConfig::Replay(k) => Some(self.langevin(eta(&k.step_size), k.steps)),
             KernelConfig::Hmc(k) => Some(self.hmc(eta(&k.step_size), k.momentum, k.steps)),
             KernelConfig::Exact(_) => Some(self.conditional()),
-            KernelConfig::Metropolis(_) | KernelConfig::Mala(_) | KernelConfig::Flips(_) => None,
+            KernelConfig::Metropolis(_)
+            | KernelConfig::Mala(_)
+            | KernelConfig::Underdamped(_)
+            | KernelConfig::Flips(_) => None,
         }
     }
 
