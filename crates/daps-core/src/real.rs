@@ -291,7 +291,7 @@ fn add_terms<T: Real>(out: &mut [T], terms: &[(T, &[T])]) {
 /// The entry for a row of a list that has one entry for all rows or one per row.
 #[inline]
 #[must_use]
-pub fn pick(values: &[f64], row: usize) -> f64 {
+pub fn pick<T: Copy>(values: &[T], row: usize) -> T {
     if values.len() == 1 { values[0] } else { values[row] }
 }
 

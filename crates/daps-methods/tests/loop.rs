@@ -10,7 +10,9 @@ use daps_core::{
     Address, Center, Error, Estimate, Event, Gaussian, Likelihood, Method, Noise, Ode, OdeEnd, OdeOrder,
     OdeSteps, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State, Task,
 };
-use daps_methods::kernel::{Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Way};
+use daps_methods::kernel::{
+    Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
+};
 use daps_methods::{
     Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, FpsSmc, Guidance, Harmonic, Hio, PnpDm, Preset,
     RedDiff, Reverse, Tv,
@@ -115,6 +117,7 @@ fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
         ("hmc", daps(KernelConfig::Hmc(Hmc { steps: 4, step_size: step(), momentum: 0.5 }))),
         ("metropolis", daps(KernelConfig::Metropolis(Metropolis { steps: 6, step_size: step(), blocks: 2 }))),
         ("mala", daps(KernelConfig::Mala(Mala { steps: 4, warmup: 4, c: 1.0 }))),
+        ("underdamped", daps(KernelConfig::Underdamped(Underdamped { steps: 12, time_step: 1.2 }))),
     ];
     let guidance = Guidance::Likelihood { scale: 0.1 };
     all.push(("dps", Arc::new(Dps { schedule: schedule.clone(), dynamics: Dynamics::Sde, guidance })));

@@ -11,8 +11,8 @@
 //! law at any stable step, so nothing is rejected. The chain starts at a draw of p(x0 | x_t), which is right already where
 //! the data say nothing.
 
-use daps_core::candle::{DType, Tensor};
-use daps_core::real::{BLOCK, Real, batched, combine, from_f64, to_f64};
+use daps_core::candle::Tensor;
+use daps_core::real::{Real, batched, combine, from_f64, pick, to_f64};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cosines, Cost, Covariance, Error, Kernel, Noise, Purpose,
     Result, Step, with_real,
@@ -48,18 +48,6 @@ impl Underdamped {
             return Err(Error::invalid("underdamped.time_step", "a number between 0 and 2", self.time_step));
         }
         Ok(self.clone())
-    }
-}
-
-impl Underdamped {
-    /// Steps in which the slowest mode comes to rest, from the squares of the modes' slowness. Where rows differ, all take N:
-    /// none may depend on its neighbours.
-    fn steps_for(&self, slowness: &Tensor) -> Result<usize> {
-        if slowness.dims()[0] != 1 {
-            return Ok(self.steps);
-        }
-        let slowest = slowness.flatten_all()?.max(0)?.to_dtype(DType::F64)?.to_scalar::<f64>()?;
-        Ok((DECAYS * slowest.sqrt() / self.time_step).ceil().min(self.steps as f64) as usize)
     }
 }
 
@@ -109,16 +97,26 @@ struct Rates<T> {
     keep: Vec<T>,
     /// The deviation of the noise that comes with it.
     refresh: Vec<T>,
+    /// Steps of every row, or of all: a row takes no more of them for the sake of its neighbours.
+    steps: Vec<usize>,
 }
 
 impl<T: Real> Rates<T> {
-    fn new(modes: &Modes, mass: &Tensor, shape: &[usize], h: f64, steps: usize) -> Result<Self> {
-        let rows = mass.dims()[0];
-        let whole = |of: &Tensor| -> Result<Vec<f64>> { to_f64(&of.broadcast_as(batched(rows, shape))?) };
-        let (mass, variance) = (whole(mass)?, whole(&modes.variances)?);
-        let least = 2.0 * DECAYS / (steps as f64 * h);
-        let keep = |m: &f64, v: &f64| (-h * (2.0 / (m * v).sqrt()).max(least)).exp();
-        let keep: Vec<f64> = mass.iter().zip(&variance).map(|(m, v)| keep(m, v)).collect();
+    fn new(settings: &Underdamped, modes: &Modes, curvature: Vec<f64>, shape: &[usize]) -> Result<Self> {
+        let (h, n) = (settings.time_step, shape.iter().product::<usize>());
+        let rows = curvature.len().max(modes.variances.dims()[0]);
+        let variance = to_f64(&modes.variances.broadcast_as(batched(rows, shape))?)?;
+        let mass: Vec<f64> =
+            variance.iter().enumerate().map(|(k, v)| 1.0 / v + pick(&curvature, k / n)).collect();
+        let slowness: Vec<f64> = mass.iter().zip(&variance).map(|(m, v)| (m * v).sqrt()).collect();
+        let needed = |row: &[f64]| DECAYS * row.iter().copied().fold(0.0, f64::max) / h;
+        let steps = slowness.chunks(n).map(|row| needed(row).ceil().min(settings.steps as f64) as usize);
+        let steps: Vec<usize> = steps.collect();
+        let keep = |(k, slowness): (usize, &f64)| {
+            let least = 2.0 * DECAYS / (pick(&steps, k / n) as f64 * h);
+            (-h * (2.0 / slowness).max(least)).exp()
+        };
+        let keep: Vec<f64> = slowness.iter().enumerate().map(keep).collect();
         let typed = |values: &mut dyn Iterator<Item = f64>| values.map(T::of).collect::<Vec<T>>();
         Ok(Self {
             drift: typed(&mut mass.iter().map(|m| h / (2.0 * m.sqrt()))),
@@ -126,11 +124,12 @@ impl<T: Real> Rates<T> {
             precision: typed(&mut variance.iter().map(|v| 1.0 / v)),
             refresh: typed(&mut keep.iter().map(|k| (1.0 - k * k).sqrt())),
             keep: typed(&mut keep.into_iter()),
+            steps,
         })
     }
 
-    /// One step from u and v, given the likelihood's gradient at u: a kick (half of one at the start), half a drift, friction
-    /// and noise, half a drift.
+    /// Step j from u and v, given the likelihood's gradient at u: a kick (half of one at the start), half a drift, friction and
+    /// noise, half a drift. Rows whose steps are over stay.
     fn step(
         &self,
         u: &Tensor,
@@ -138,21 +137,25 @@ impl<T: Real> Rates<T> {
         center: &Tensor,
         data: &Tensor,
         noise: &Tensor,
-        first: bool,
+        j: usize,
     ) -> Result<Tensor> {
-        let n = self.kick.len();
-        let share = T::of(if first { 0.5 } else { 1.0 });
-        let mut out = vec![T::default(); v.len()];
-        let all = [u, center, data, noise].map(|t| t.flatten_all().and_then(|t| t.to_vec1::<T>()));
-        let [u_old, center, data, noise] = all;
-        let (u_old, center, data, noise) = (u_old?, center?, data?, noise?);
-        out.par_chunks_mut(BLOCK).zip(v.par_chunks_mut(BLOCK)).enumerate().for_each(|(block, (out, v))| {
-            for (k, (out, v)) in (block * BLOCK..).zip(out.iter_mut().zip(v)) {
-                let (at, u) = (k % n, u_old[k]);
-                let force = data[k] + (center[k] - u) * self.precision[at];
-                let before = *v + share * self.kick[at] * force;
-                *v = self.keep[at] * before + self.refresh[at] * noise[k];
-                *out = u + self.drift[at] * (before + *v);
+        let (n, share) = (v.len() / u.dims()[0].max(1), T::of(if j == 0 { 0.5 } else { 1.0 }));
+        let values = [u, center, data, noise].map(|t| t.flatten_all().and_then(|t| t.to_vec1::<T>()));
+        let [old, center, data, noise] = values;
+        let (mut out, center, data, noise) = (old?, center?, data?, noise?);
+        out.par_chunks_mut(n).zip(v.par_chunks_mut(n)).enumerate().for_each(|(row, (u, v))| {
+            if j >= pick(&self.steps, row) {
+                return;
+            }
+            let (at, row) = (row * n % self.kick.len(), row * n);
+            let (drift, kick, precision) = (&self.drift[at..], &self.kick[at..], &self.precision[at..]);
+            let (keep, refresh) = (&self.keep[at..], &self.refresh[at..]);
+            let (center, data, noise) = (&center[row..], &data[row..], &noise[row..]);
+            for k in 0..n {
+                let force = data[k] + (center[k] - u[k]) * precision[k];
+                let before = v[k] + share * kick[k] * force;
+                v[k] = keep[k] * before + refresh[k] * noise[k];
+                u[k] += drift[k] * (before + v[k]);
             }
         });
         Ok(Tensor::from_vec(out, u.dims(), u.device())?)
@@ -163,12 +166,9 @@ impl Underdamped {
     fn run<T: Real>(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
         let likelihood = smooth("underdamped", target.likelihood)?;
         let (modes, mean, covariance) = Modes::of(target.approx)?;
-        let (shape, dtype, h) = (&mean.dims()[1..], mean.dtype(), self.time_step);
-        let curvature = likelihood.curvature();
-        let dims: Vec<usize> = std::iter::once(curvature.len()).chain(shape.iter().map(|_| 1)).collect();
-        let mass = modes.variances.recip()?.broadcast_add(&from_f64(curvature, &dims, dtype)?)?;
-        let steps = self.steps_for(&mass.broadcast_mul(&modes.variances)?)?;
-        let rates = Rates::<T>::new(&modes, &mass, shape, h, steps)?;
+        let (shape, dtype) = (&mean.dims()[1..], mean.dtype());
+        let rates = Rates::<T>::new(self, &modes, likelihood.curvature(), shape)?;
+        let steps = rates.steps.iter().copied().max().unwrap_or(0);
 
         let center = modes.forward(mean)?;
         let draw = |purpose, index| noise.normal(Address::new(step.index, purpose, index), shape, dtype);
@@ -178,7 +178,7 @@ impl Underdamped {
         let mut v: Vec<T> = draw(Purpose::Velocity, 0)?.flatten_all()?.to_vec1()?;
         for j in 0..steps {
             let data = modes.forward(&likelihood.gradient(&modes.back(&u)?)?)?;
-            u = rates.step(&u, &mut v, &center, &data, &draw(Purpose::Kernel, j)?, j == 0)?;
+            u = rates.step(&u, &mut v, &center, &data, &draw(Purpose::Kernel, j)?, j)?;
         }
         let x = modes.back(&u)?;
         let cost = Cost { nfe: 0, operator_calls: 2 * steps };

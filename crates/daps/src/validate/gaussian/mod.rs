@@ -11,7 +11,9 @@ use daps_core::{
     Address, Approx, Center, Conditional, Covariance, CovarianceKind, Estimate, Gaussian, Method, Noise,
     Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, Step, Task,
 };
-use daps_methods::kernel::{Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Way};
+use daps_methods::kernel::{
+    Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
+};
 use daps_methods::{BUDGETS, Daps, PRESETS};
 use daps_metrics::calibration::{Coverage, rank};
 use daps_metrics::moments::Moments;
@@ -336,6 +338,7 @@ fn kernels() -> Vec<(&'static str, KernelConfig)> {
         ("replay", KernelConfig::Replay(Replay { steps: 100, step_size: step() })),
         ("hmc", KernelConfig::Hmc(Hmc { steps: 100, step_size: step(), momentum: 0.8 })),
         ("mala", KernelConfig::Mala(Mala { steps: 200, warmup: 40, c: 1.0 })),
+        ("underdamped", KernelConfig::Underdamped(Underdamped { steps: 100, ..Underdamped::default() })),
         ("metropolis", walk(2000, 1, 0.01)),
         ("metropolis, 4 blocks", walk(2000, 4, 0.03)),
     ]
