@@ -17,7 +17,8 @@ const COLORS: [[f64; 3]; 3] = [
     [0.408_248_290_463_863, -0.816_496_580_927_726, 0.408_248_290_463_863],
 ];
 
-/// The transform T of images `[channels, height, width]`: cosines along both sides and, of three channels, [`COLORS`].
+/// The transform T of images `[channels, height, width]`: cosines along both sides and, of three
+/// channels, grey and two differences of colour.
 #[derive(Clone, Debug)]
 pub struct Cosines {
     shape: [usize; 3],

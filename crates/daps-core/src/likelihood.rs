@@ -191,7 +191,7 @@ impl Gaussian {
     }
 
     /// About how much of every frequency a linear operator measures: diag(T Aᵀβ⁻²A Tᵀ), `[1 or rows, input shape…]`,
-    /// for preconditioning. It is estimated once, from products with [`PROBES`] vectors of random signs that are the same in
+    /// for preconditioning. It is estimated once, from products with a few vectors of random signs that are the same in
     /// every row, and averaged over neighbouring frequencies.
     pub fn gains(&self, cosines: &Cosines) -> Result<&Tensor> {
         if let Some(gains) = self.gains.get() {

@@ -38,8 +38,13 @@ impl Default for Underdamped {
     }
 }
 
-/// Decay times of the slowest mode that a chain lasts, where N allows it.
-const DECAYS: f64 = 5.0;
+/// What may be left of the start's distance at the end, in deviations of the conditional, where N allows it.
+const LEFT: f64 = 0.01;
+
+/// The decay times that this takes: a start drawn from p(x0 | x_t) is √(1 + v L) deviations away where the data decide.
+fn decays(slowness: f64) -> f64 {
+    (slowness / LEFT).ln()
+}
 
 impl Underdamped {
     pub(super) fn checked(&self) -> Result<Self> {
@@ -109,11 +114,13 @@ impl<T: Real> Rates<T> {
         let mass: Vec<f64> =
             variance.iter().enumerate().map(|(k, v)| 1.0 / v + pick(&curvature, k / n)).collect();
         let slowness: Vec<f64> = mass.iter().zip(&variance).map(|(m, v)| (m * v).sqrt()).collect();
-        let needed = |row: &[f64]| DECAYS * row.iter().copied().fold(0.0, f64::max) / h;
-        let steps = slowness.chunks(n).map(|row| needed(row).ceil().min(settings.steps as f64) as usize);
-        let steps: Vec<usize> = steps.collect();
+        let slowest: Vec<f64> =
+            slowness.chunks(n).map(|row| row.iter().copied().fold(0.0, f64::max)).collect();
+        let needed =
+            |slowest: &f64| (decays(*slowest) * slowest / h).ceil().min(settings.steps as f64) as usize;
+        let steps: Vec<usize> = slowest.iter().map(needed).collect();
         let keep = |(k, slowness): (usize, &f64)| {
-            let least = 2.0 * DECAYS / (pick(&steps, k / n) as f64 * h);
+            let least = 2.0 * decays(pick(&slowest, k / n)) / (pick(&steps, k / n) as f64 * h);
             (-h * (2.0 / slowness).max(least)).exp()
         };
         let keep: Vec<f64> = slowness.iter().enumerate().map(keep).collect();
