@@ -161,6 +161,16 @@ impl Gaussian {
         }
     }
 
+    /// Whether all rows have one operator and one noise level, and differ in their measurements alone.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let one_beta = match &self.beta {
+            Beta::Rows(beta) => beta.len() == 1,
+            Beta::Each(beta) => beta.dims()[0] == 1,
+        };
+        one_beta && self.operator.rows().is_none()
+    }
+
     /// Multiplies a batch in measurement space by 1/β².
     pub fn weigh(&self, r: &Tensor) -> Result<Tensor> {
         self.scale(r, 1.0, -2)
@@ -200,11 +210,7 @@ impl Gaussian {
         let Some(linear) = self.operator.as_linear() else {
             return Err(Error::missing("gains by frequency", "a linear operator", self.operator.name()));
         };
-        let one_beta = match &self.beta {
-            Beta::Rows(beta) => beta.len() == 1,
-            Beta::Each(beta) => beta.dims()[0] == 1,
-        };
-        let rows = if one_beta && self.operator.rows().is_none() { 1 } else { self.y.dims()[0] };
+        let rows = if self.is_shared() { 1 } else { self.y.dims()[0] };
         let shape = cosines.shape();
         let same = Noise::new(0, vec![Row { measurement: 0, chain: 0 }; rows]);
         let mut sum = Tensor::zeros(batched(rows, shape), self.y.dtype(), self.y.device())?;

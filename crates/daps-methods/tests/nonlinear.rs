@@ -76,14 +76,19 @@ fn mala_and_metropolis_draw_the_toys_conditional() {
     }
 }
 
+/// The phase retrieval of an image of two values.
+fn two_pixels(shape: [usize; 3]) -> Gaussian {
+    let operator = Arc::new(PhaseRetrieval::new(&shape, 0.0).unwrap());
+    let truth = from_f64(vec![0.4, -0.2], &[1, shape[0], shape[1], shape[2]], DType::F64).unwrap();
+    let y = to_f64(&operator.apply(&truth).unwrap()).unwrap();
+    chains(operator, &y, 0.1)
+}
+
 /// Two pixels of a phase-retrieval image, as one channel of 1x2 and as two channels accepted one by one.
 #[test]
 fn mala_draws_phase_retrievals_conditional_with_and_without_factors() {
     for shape in [[1, 1, 2], [2, 1, 1]] {
-        let operator = Arc::new(PhaseRetrieval::new(&shape, 0.0).unwrap());
-        let truth = from_f64(vec![0.4, -0.2], &[1, shape[0], shape[1], shape[2]], DType::F64).unwrap();
-        let y = to_f64(&operator.apply(&truth).unwrap()).unwrap();
-        let likelihood = chains(operator, &y, 0.1);
+        let likelihood = two_pixels(shape);
         assert_eq!(likelihood.factors(), shape[0]);
         let mala = KernelConfig::Mala(Mala { steps: 300, warmup: 50, c: 1.0 });
         check("phase retrieval", mala, &likelihood, [0.3, -0.1], 0.1);
@@ -94,11 +99,8 @@ fn mala_draws_phase_retrievals_conditional_with_and_without_factors() {
 #[test]
 fn underdamped_draws_phase_retrievals_conditional() {
     for shape in [[1, 1, 2], [2, 1, 1]] {
-        let operator = Arc::new(PhaseRetrieval::new(&shape, 0.0).unwrap());
-        let truth = from_f64(vec![0.4, -0.2], &[1, shape[0], shape[1], shape[2]], DType::F64).unwrap();
-        let y = to_f64(&operator.apply(&truth).unwrap()).unwrap();
         let kernel = KernelConfig::Underdamped(Underdamped { steps: 100, time_step: 0.4 });
-        check("phase retrieval", kernel, &chains(operator, &y, 0.1), [0.3, -0.1], 0.1);
+        check("phase retrieval", kernel, &two_pixels(shape), [0.3, -0.1], 0.1);
     }
 }
 

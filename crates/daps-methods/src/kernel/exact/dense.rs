@@ -6,7 +6,7 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::mixture::{LinearMeasurement, Mixture};
 use daps_core::real::{batched, from_f64, to_f64};
 use daps_core::{
-    Address, Beta, ChainInfo, Covariance, Error, Gaussian, Noise, Purpose, Result, Step, linear_measurement,
+    Address, ChainInfo, Covariance, Error, Gaussian, Noise, Purpose, Result, Step, linear_measurement,
 };
 use rayon::prelude::*;
 
@@ -70,10 +70,7 @@ fn measurements(likelihood: &Gaussian, rows: usize) -> Result<Vec<LinearMeasurem
             d,
         ));
     }
-    let shared_noise = match likelihood.beta() {
-        Beta::Rows(beta) => beta.len() == 1,
-        Beta::Each(beta) => beta.dims()[0] == 1,
-    };
-    let shared = shared_noise && likelihood.operator().rows().is_none();
-    (0..if shared { 1 } else { rows }).map(|row| Ok(linear_measurement(likelihood, row)?.0)).collect()
+    (0..if likelihood.is_shared() { 1 } else { rows })
+        .map(|row| Ok(linear_measurement(likelihood, row)?.0))
+        .collect()
 }
