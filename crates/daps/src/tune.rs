@@ -1,8 +1,8 @@
 //! Search for a method's free parameters on a few images, task by task: random, or by successive halving.
 //!
 //! A trial is a method of an experiment and its cells are that experiment's cells, so a search that was killed goes on where it
-//! was. Trial 0 has the defaults; the others are drawn from the declared ranges. Halving gives every trial one image, the better
-//! half of them a second one, and so on until the last have all images.
+//! was. Trial 0 has the defaults; the others are spread evenly over the declared ranges from a random start. Halving gives every
+//! trial one image, the better half of them a second one, and so on until the last have all images.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -89,13 +89,24 @@ fn rounded(v: f64) -> f64 {
     format!("{v:.2e}").parse().unwrap_or(v)
 }
 
-/// One trial's parameters.
+/// The step of an additive recurrence whose points fill the cube of `dimensions` sides evenly however many they are: the powers
+/// of 1/φ, where φ^(d+1) = φ + 1 (the golden ratio for d = 1).
+fn even_step(dimensions: usize) -> Vec<f64> {
+    let power = 1.0 / (dimensions as f64 + 1.0);
+    let ratio = (0..64).fold(1.5f64, |x, _| (1.0 + x).powf(power));
+    (1..=dimensions).map(|p| ratio.powi(-(p as i32))).collect()
+}
+
+/// One trial's parameters: a few points drawn apart from each other would leave gaps, so only where the sequence begins is random.
 fn draw(parameters: &[Parameter], trial: usize, seed: u64) -> Vec<f64> {
-    let row = |p: usize| Row { measurement: trial as u64, chain: p as u64 };
+    if trial == 0 {
+        return parameters.iter().map(|p| p.default).collect();
+    }
+    let row = |p: usize| Row { measurement: 0, chain: p as u64 };
     let noise = Noise::new(seed, (0..parameters.len()).map(row).collect());
-    let fractions = noise.uniform(Address::new(0, Purpose::Instance, 0));
-    let value = |(p, u): (&Parameter, f64)| if trial == 0 { p.default } else { rounded(p.at(u)) };
-    parameters.iter().zip(fractions).map(value).collect()
+    let starts = noise.uniform(Address::new(0, Purpose::Instance, 0));
+    let value = |((p, start), step): ((&Parameter, f64), f64)| rounded(p.at((start + trial as f64 * step).fract()));
+    parameters.iter().zip(starts).zip(even_step(parameters.len())).map(value).collect()
 }
 
 /// What a trial is called in its experiment.
@@ -256,6 +267,19 @@ mod tests {
         }
         assert_ne!(draw(entry.parameters, 1, 5), draw(entry.parameters, 2, 5));
         assert_ne!(draw(entry.parameters, 1, 5), draw(entry.parameters, 1, 6));
+    }
+
+    #[test]
+    fn trials_leave_no_gaps() {
+        let golden = 0.5 * (1.0 + 5f64.sqrt());
+        assert!((even_step(1)[0] - 1.0 / golden).abs() < 1e-12);
+        let lambda = [Parameter::linear("lambda", 0.5, 0.0, 1.0)];
+        for seed in 0..20 {
+            let mut values: Vec<f64> = (1..=8).map(|t| draw(&lambda, t, seed)[0]).collect();
+            values.sort_by(f64::total_cmp);
+            // Eight points of the golden sequence are at most 0.236 apart around the circle; those drawn apart often 0.35.
+            assert!(values.windows(2).all(|w| w[1] - w[0] < 0.24), "{values:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! mode has the mass m = 1/v + L, its prior precision and the bound L of the likelihood's curvature: none then moves faster
 //! than at frequency 1, and a mode that the data do not see moves at 1/√(1 + v L). The friction is critical for that one, or
 //! larger where the steps would end before the modes that the data see have come to rest. There are as many steps as the
-//! slowest mode needs to come to rest, up to N.
+//! slowest mode needs to come to rest, up to N; where N is less, the friction leaves fast and slow modes equally far away.
 //!
 //! A step is BAOAB (Leimkuhler and Matthews 2013): half a kick, half a drift, the friction and its noise, half a drift, half
 //! a kick, of which the last is taken together with the next step's first. On a Gaussian target its positions have the exact
@@ -44,6 +44,14 @@ const LEFT: f64 = 0.01;
 /// The decay times that this takes: a start drawn from p(x0 | x_t) is √(1 + v L) deviations away where the data decide.
 fn decays(slowness: f64) -> f64 {
     (slowness / LEFT).ln()
+}
+
+/// The decay times D of the fastest mode at which no mode is left farther away than others after a time too short for all.
+///
+/// With the friction 2D/T the fastest mode keeps e^-D of its distance S. One of frequency ω starts at ω S and keeps
+/// e^(-ω² T²/2D) of it, at worst √D/(√e T) of S. Both are equal where D = ln(√e T/√D).
+fn balance(time: f64) -> f64 {
+    (0..8).fold(4.0, |d: f64, _| (0.5 + (time / d.sqrt()).ln()).max(1.0))
 }
 
 impl Underdamped {
@@ -120,7 +128,8 @@ impl<T: Real> Rates<T> {
             |slowest: &f64| (decays(*slowest) * slowest / h).ceil().min(settings.steps as f64) as usize;
         let steps: Vec<usize> = slowest.iter().map(needed).collect();
         let keep = |(k, slowness): (usize, &f64)| {
-            let least = 2.0 * decays(pick(&slowest, k / n)) / (pick(&steps, k / n) as f64 * h);
+            let time = pick(&steps, k / n) as f64 * h;
+            let least = 2.0 * decays(pick(&slowest, k / n)).min(balance(time)) / time;
             (-h * (2.0 / slowness).max(least)).exp()
         };
         let keep: Vec<f64> = slowness.iter().enumerate().map(keep).collect();
@@ -202,5 +211,24 @@ impl Kernel for Underdamped {
     fn draw(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
         let dtype = target.approx.start()?.dtype();
         with_real!(dtype, T => self.run::<T>(target, noise, step))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn friction_balances_fast_and_slow_modes() {
+        for time in [20.0, 96.0, 400.0] {
+            let d = balance(time);
+            // The slow mode that is left farthest, found by trying all of them.
+            let left = |i: i32| {
+                let w = f64::from(i) * 1e-3;
+                w * (-w * w * time * time / (2.0 * d)).exp()
+            };
+            let worst = (1..1000).map(left).fold(0.0, f64::max);
+            assert!((worst / (-d).exp() - 1.0).abs() < 1e-3, "{time}: {worst} and {}", (-d).exp());
+        }
     }
 }
