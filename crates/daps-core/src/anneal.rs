@@ -4,8 +4,7 @@ use candle_core::Tensor;
 
 use crate::real::{check_finite, finite_rows};
 use crate::{
-    ChainInfo, Conditional, Cost, Error, Event, Kernel, Likelihood, Noise, Observer, Prior, Result, Schedule,
-    State, Step,
+    Conditional, Cost, Error, Event, Kernel, Level, Likelihood, Observer, Prior, Result, State, Step, Walk,
 };
 
 /// What a run gives.
@@ -24,32 +23,25 @@ pub fn anneal(
     prior: &dyn Prior,
     likelihood: &dyn Likelihood,
     kernel: &dyn Kernel,
-    schedule: &Schedule,
-    noise: &Noise,
-    from: Option<State>,
-    observer: &mut dyn Observer,
+    walk: Walk,
 ) -> Result<Samples> {
-    let mut state = match from {
-        Some(state) => state,
-        None => State::start(prior.init(schedule.start(), noise)?),
-    };
-    for step in schedule.steps().skip(state.level) {
+    let (schedule, noise) = (walk.schedule, walk.noise);
+    let start = || Ok(State::start(prior.init(schedule.start(), noise)?));
+    walk.run(start, |state, step| {
         // 1. Estimate p(x0 | x_t).
-        let estimated = prior.estimate(&state.x_t, &step, noise)?;
+        let estimated = prior.estimate(&state.x_t, step, noise)?;
         let x0_hat = estimated.approx.start()?;
 
         // 2. Condition on y: x0|y ~ p(x0 | x_t) p(y | x0).
         let target = Conditional { approx: &estimated.approx, likelihood };
         // Inside the thread pool: handing each of a kernel's many short passes over from outside costs more than the pass.
-        let (x0_y, info) = rayon::scope(|_| kernel.draw(&target, noise, &step))?;
+        let (x0_y, mut info) = rayon::scope(|_| kernel.draw(&target, noise, step))?;
+        info.cost.nfe += estimated.nfe;
 
         // 3. Renoise to the next level.
-        state.x_t = prior.renoise(&x0_y, &step, noise)?;
-
-        let cost = Cost { nfe: estimated.nfe, operator_calls: 0 };
-        state.complete(step, cost, &x0_hat, &x0_y, &info, observer)?;
-    }
-    Ok(state.into_samples())
+        state.x_t = prior.renoise(&x0_y, step, noise)?;
+        Ok(Level { x0_hat, x0_y, info })
+    })
 }
 
 impl State {
@@ -72,17 +64,9 @@ impl State {
     }
 
     /// Books a level after `x_t` was moved to the next one: counts, marks diverged chains, tells the observer.
-    pub fn complete(
-        &mut self,
-        step: Step,
-        cost: Cost,
-        x0_hat: &Tensor,
-        x0_y: &Tensor,
-        info: &ChainInfo,
-        observer: &mut dyn Observer,
-    ) -> Result<()> {
+    pub fn complete(&mut self, step: Step, level: &Level, observer: &mut dyn Observer) -> Result<()> {
+        let Level { x0_hat, x0_y, info } = level;
         self.level = step.index + 1;
-        self.cost += cost;
         self.cost += info.cost;
         let finite = finite_rows(&self.x_t)?;
         for ((all, here), finite) in self.diverged.iter_mut().zip(&info.diverged).zip(finite) {

@@ -24,6 +24,7 @@ mod registers;
 mod schedule;
 mod spread;
 mod update;
+mod walk;
 
 /// The tensor library, so that macros and dependants name one version.
 pub use candle_core as candle;
@@ -54,3 +55,4 @@ pub use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};
 pub use spread::{Bands, SpreadTable};
 pub use update::{update, update_dot};
+pub use walk::{Level, Walk};

@@ -68,6 +68,11 @@ pub trait Smooth: Likelihood {
     /// An upper bound per row (one entry, or one per row) of the curvature of -log p(y | x) where the model fits
     /// (Gauss–Newton): step sizes follow from it.
     fn curvature(&self) -> Vec<f64>;
+
+    /// About the largest curvature around x, one entry or one per row, where it may lie far below the bound.
+    fn curvature_at(&self, _x: &Tensor) -> Result<Vec<f64>> {
+        Ok(self.curvature())
+    }
 }
 
 /// y = A(x) + n with independent Gaussian n: log p = -‖A(x) - y‖² / (2β²). The one home of this formula.
@@ -90,6 +95,11 @@ pub enum Beta {
 
 /// Vectors from which [`Gaussian::gains`] estimates.
 const PROBES: usize = 16;
+
+/// Power iterations of [`Smooth::curvature_at`], the step of its differences, and by how much it exceeds what they found.
+const TURNS: usize = 5;
+const DIFFERENCE: f64 = 0.01;
+const MARGIN: f64 = 1.2;
 
 impl From<f64> for Beta {
     fn from(beta: f64) -> Self {
@@ -349,5 +359,29 @@ impl Smooth for Gaussian {
             self.operator.as_differentiable().map_or(f64::INFINITY, Differentiable::lipschitz_squared);
         let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
         precision.iter().map(|p| p * bound).collect()
+    }
+
+    /// The norm of Jᵀβ⁻²J at x by power iteration, J by differences, and not more than the bound.
+    fn curvature_at(&self, x: &Tensor) -> Result<Vec<f64>> {
+        let bound = self.curvature();
+        let Some(map) = self.operator.as_differentiable().filter(|map| map.bound_is_loose()) else {
+            return Ok(bound);
+        };
+        let (here, rows, shape) = (self.operator.apply(x)?, x.dims()[0], &x.dims()[1..]);
+        let size = shape.iter().product::<usize>() as f64;
+        let same = Noise::new(0, vec![Row { measurement: 0, chain: 0 }; rows]);
+        let mut v = same.normal(Address::new(0, Purpose::Instance, 0), shape, x.dtype())?.sign()?;
+        let mut norms = vec![0.0; rows];
+        for _ in 0..TURNS {
+            let moved = self.operator.apply(&combine(&[(&[1.0], x), (&[DIFFERENCE], &v)])?)?;
+            let change = combine(&[(&[1.0 / DIFFERENCE], &moved), (&[-1.0 / DIFFERENCE], &here)])?;
+            let pulled = map.vjp(x, &self.weigh(&change)?)?;
+            let squares =
+                with_real!(x.dtype(), T => sum_rows::<T>(&pulled, &pulled, |a, b| a.wide() * b.wide()))?;
+            norms = squares.iter().map(|s| (s / size).sqrt()).collect();
+            let shrink: Vec<f64> = norms.iter().map(|n| 1.0 / n.max(f64::MIN_POSITIVE)).collect();
+            v = combine(&[(&shrink, &pulled)])?;
+        }
+        Ok(norms.iter().enumerate().map(|(row, n)| (MARGIN * n).min(pick(&bound, row))).collect())
     }
 }

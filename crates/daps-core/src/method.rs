@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Categorical, Denoiser, Error, Likelihood, LocalLikelihood, Noise, Observer, Result, Samples, State,
+    Categorical, Denoiser, Error, Likelihood, LocalLikelihood, Noise, Observer, Result, Samples, Schedule,
+    State, Walk,
 };
 
 /// A prior: over continuous samples or over tokens.
@@ -171,8 +172,21 @@ pub trait Method: Send + Sync {
     /// The powers it needs, as configured.
     fn needs(&self) -> Vec<Need>;
 
-    /// Levels of its schedule, for progress bars and saved states.
-    fn levels(&self) -> usize;
+    /// The levels that it walks through.
+    fn schedule(&self) -> Result<Schedule>;
+
+    /// Draws one sample per row of the walk's noise; task and settings are checked.
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples>;
+
+    /// Refuses settings that fit no task.
+    fn check_settings(&self) -> Result<()> {
+        self.schedule().map(drop)
+    }
+
+    /// How many levels there are, for progress bars and saved states.
+    fn levels(&self) -> usize {
+        self.schedule().map_or(0, |s| s.len())
+    }
 
     /// Draws one sample per row of `noise`, from the start or from a state of an interrupted run.
     fn sample(
@@ -181,7 +195,11 @@ pub trait Method: Send + Sync {
         noise: &Noise,
         from: Option<State>,
         observer: &mut dyn Observer,
-    ) -> Result<Samples>;
+    ) -> Result<Samples> {
+        self.check(task)?;
+        self.check_settings()?;
+        self.run(task, Walk { schedule: &self.schedule()?, noise, from, observer })
+    }
 
     /// Refuses a task that it cannot work on, in one sentence, before any work.
     fn check(&self, task: &Task) -> Result<()> {

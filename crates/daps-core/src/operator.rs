@@ -75,6 +75,11 @@ pub trait Differentiable: Operator {
 
     /// An upper bound of ‖J(x)‖² over all x and all rows, for step sizes.
     fn lipschitz_squared(&self) -> f64;
+
+    /// Whether that bound lies far above ‖J(x)‖² at most x, so that it pays to look there.
+    fn bound_is_loose(&self) -> bool {
+        false
+    }
 }
 
 /// The power of a linear map. Every linear map is differentiable: its vjp is its adjoint.

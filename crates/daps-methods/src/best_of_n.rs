@@ -3,12 +3,12 @@
 //! The baseline of the paper's discrete table, with N = 20. Every chain of a run has its own N samples.
 
 use daps_core::{
-    Address, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule, ScheduleRule,
-    State, Task, candle::Tensor,
+    Address, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule, State, Task,
+    Walk, candle::Tensor,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, check_particles, gather, largest, walk};
+use crate::shared::{check_particles, gather, largest};
 
 /// Settings of best-of-N.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,14 +32,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "the baseline of Zhang et al., CVPR 2025, Appendix C",
 };
 
-impl BestOfN {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_particles(INFO.name, self.particles)
-    }
-}
-
 impl Method for BestOfN {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -49,21 +41,18 @@ impl Method for BestOfN {
         vec![Need::Tokens]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let (model, schedule, count) =
-            (task.tokens(INFO.name)?, Schedule::new(&self.schedule)?, self.particles);
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_particles(INFO.name, self.particles)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
+        let (model, count) = (task.tokens(INFO.name)?, self.particles);
         let chain = model.corruption();
         let start = || {
             let pure = |k| chain.pure(model.shape(), noise, Address::new(0, Purpose::Init, k));
@@ -72,7 +61,7 @@ impl Method for BestOfN {
             state.memory = vec![Tensor::stack(&crowd, 1)?];
             Ok(state)
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let crowd = state.memory(0)?;
             let mut moved = Vec::with_capacity(count);
             for k in 0..count {

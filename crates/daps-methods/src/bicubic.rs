@@ -6,23 +6,17 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, map_rows};
 use daps_core::{
-    Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task, shrink_factor, with_real,
+    Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk, shrink_factor,
+    with_real,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, gaussian, iterations, walk};
+use crate::shared::{gaussian, iterations};
 
 /// Bicubic up-sampling has no settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bicubic {}
-
-impl Bicubic {
-    /// There is nothing to check without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Ok(())
-    }
-}
 
 static INFO: MethodInfo = MethodInfo {
     name: "bicubic",
@@ -82,18 +76,11 @@ impl Method for Bicubic {
         vec![Need::SmallerImage]
     }
 
-    fn levels(&self) -> usize {
-        1
+    fn schedule(&self) -> Result<Schedule> {
+        iterations(1)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        _noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("bicubic")?, gaussian("bicubic", task)?);
         let small = likelihood.operator().output_shape();
         let factor = shrink_factor(model.shape(), small).ok_or_else(|| {
@@ -101,10 +88,7 @@ impl Method for Bicubic {
         })?;
         let y = likelihood.y().to_dtype(model.dtype())?;
         let x = with_real!(y.dtype(), T => enlarge::<T>(&y, small, model.shape(), factor))?;
-        walk(
-            &iterations(1)?,
-            from,
-            observer,
+        walk.run(
             || Ok(State::start(x)),
             |state, _| Ok(Level::new(state.x_t.clone(), state.x_t.clone(), 0, 0)),
         )

@@ -4,8 +4,8 @@
 //! Annealing", CVPR 2025, Algorithm 1.
 
 use daps_core::{
-    Error, Estimate, Likelihood, Method, MethodInfo, Need, Noise, Observer, Pixel, Result, Samples, Schedule,
-    ScheduleRule, State, Task, anneal,
+    Error, Estimate, Likelihood, Method, MethodInfo, Need, Pixel, Result, Samples, Schedule, ScheduleRule,
+    Task, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,20 +32,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Zhang et al., Improving Diffusion Inverse Problem Solving with Decoupled Noise Annealing, CVPR 2025",
 };
 
-impl Daps {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        self.kernel.build()?;
-        match self.beta {
-            Some(beta) if !(beta.is_finite() && beta > 0.0) => {
-                Err(Error::invalid("daps.beta", "a positive finite number", beta))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 impl Method for Daps {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -64,20 +50,24 @@ impl Method for Daps {
         Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), self.levels()).map(|_| ())
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        let schedule = Schedule::new(&self.schedule)?;
-        let prior = Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), schedule.len())?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        self.kernel.build()?;
+        match self.beta {
+            Some(beta) if !(beta.is_finite() && beta > 0.0) => {
+                Err(Error::invalid("daps.beta", "a positive finite number", beta))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let prior =
+            Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), walk.schedule.len())?;
         let kernel = self.kernel.build()?;
         let believed = match (self.beta, task.likelihood.as_gaussian()) {
             (Some(beta), Some(gaussian)) => Some(gaussian.with_beta(beta)),
@@ -87,6 +77,6 @@ impl Method for Daps {
             Some(gaussian) => gaussian,
             None => &*task.likelihood,
         };
-        anneal(&prior, likelihood, &*kernel, &schedule, noise, from, observer)
+        anneal(&prior, likelihood, &*kernel, walk)
     }
 }

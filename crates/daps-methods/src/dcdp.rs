@@ -12,12 +12,12 @@
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
 use daps_core::{
-    Error, Gaussian, Method, MethodInfo, Need, Noise, Observer, Ode, Result, Samples, Schedule, ScheduleRule,
-    State, Task,
+    Error, Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, State,
+    Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, check_positive, check_range, gaussian, step_noise, walk};
+use crate::shared::{check_positive, check_range, gaussian, step_noise};
 
 /// Settings of DCDP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,17 +54,6 @@ static INFO: MethodInfo = MethodInfo {
 };
 
 impl Dcdp {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        self.ode.check(Schedule::new(&self.schedule)?.len())?;
-        check_positive("dcdp.rate", self.rate)?;
-        check_range("dcdp.momentum", self.momentum, 0.0, 0.999)?;
-        match self.steps {
-            0 => Err(Error::invalid("dcdp.steps", "at least 1", 0)),
-            _ => Ok(()),
-        }
-    }
-
     /// Momentum steps on ½‖A(x) - y‖².
     fn descend(&self, likelihood: &Gaussian, x: &Tensor) -> Result<Tensor> {
         let operator = likelihood.operator();
@@ -91,26 +80,28 @@ impl Method for Dcdp {
         vec![Need::SmoothLikelihood]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.ode.check(self.schedule()?.len())?;
+        check_positive("dcdp.rate", self.rate)?;
+        check_range("dcdp.momentum", self.momentum, 0.0, 0.999)?;
+        match self.steps {
+            0 => Err(Error::invalid("dcdp.steps", "at least 1", 0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("dcdp")?, gaussian("dcdp", task)?);
         let start = || {
             let dims = daps_core::real::batched(noise.len(), model.shape());
             Ok(State::start(Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?))
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let x0_y = self.descend(likelihood, &state.x_t)?;
             let z = step_noise(model, noise, step)?;
             let noisy = combine(&[(&[1.0], &x0_y), (&[step.sigma], &z)])?;

@@ -11,12 +11,12 @@
 
 use daps_core::real::{combine, pick};
 use daps_core::{
-    Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
+    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::modes;
-use crate::walk::{Level, check_range, gaussian, one_beta, pure_noise, step_noise, walk};
+use crate::shared::{check_range, gaussian, one_beta, pure_noise, step_noise};
 
 /// Settings of DDNM+.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,14 +40,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Wang et al., Zero-Shot Image Restoration Using Denoising Diffusion Null-Space Model, ICLR 2023",
 };
 
-impl Ddnm {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_range("ddnm.eta", self.eta, 0.0, 1.0)
-    }
-}
-
 impl Method for Ddnm {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -57,26 +49,23 @@ impl Method for Ddnm {
         vec![Need::SpectralOperator]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_range("ddnm.eta", self.eta, 0.0, 1.0)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood) = (&**task.denoiser("ddnm")?, gaussian("ddnm", task)?);
         let (operator, beta) = (modes::spectral("ddnm", likelihood)?, one_beta("ddnm", likelihood)?);
         let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
         let keep = (1.0 - self.eta * self.eta).sqrt();
         let start = || Ok(State::start(pure_noise(model, noise, schedule.start())?));
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let next = step.next;
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;
             // Range space: Λ A†(y - A D).

@@ -14,12 +14,12 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, pick};
 use daps_core::{
-    Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
+    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::modes;
-use crate::walk::{Level, check_range, gaussian, one_beta, pure_noise, step_noise, walk};
+use crate::shared::{check_range, gaussian, one_beta, pure_noise, step_noise};
 
 /// Settings of DDRM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,15 +45,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Kawar et al., Denoising Diffusion Restoration Models, NeurIPS 2022",
 };
 
-impl Ddrm {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_range("ddrm.eta", self.eta, 0.0, 1.0)?;
-        check_range("ddrm.eta_b", self.eta_b, 0.0, 1.0)
-    }
-}
-
 impl Method for Ddrm {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -63,20 +54,18 @@ impl Method for Ddrm {
         vec![Need::SpectralOperator]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_range("ddrm.eta", self.eta, 0.0, 1.0)?;
+        check_range("ddrm.eta_b", self.eta_b, 0.0, 1.0)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood) = (&**task.denoiser("ddrm")?, gaussian("ddrm", task)?);
         let (operator, beta) = (modes::spectral("ddrm", likelihood)?, one_beta("ddrm", likelihood)?);
         let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
@@ -89,7 +78,7 @@ impl Method for Ddrm {
             })?;
             Ok(State::start(combine(&[(&[1.0], &x), (&[1.0], &operator.v(&change)?)])?))
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;
             let (z, next) = (step_noise(model, noise, step)?, step.next);
             let keep = (1.0 - self.eta * self.eta).sqrt();

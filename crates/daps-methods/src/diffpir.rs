@@ -10,12 +10,12 @@
 
 use daps_core::real::combine;
 use daps_core::{
-    Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
+    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
-use crate::walk::{Level, check_positive, check_range, gaussian, pure_noise, step_noise, walk};
+use crate::shared::{check_positive, check_range, gaussian, pure_noise, step_noise};
 
 /// Settings of DiffPIR.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,15 +41,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Zhu et al., Denoising Diffusion Models for Plug-and-Play Image Restoration, CVPRW 2023",
 };
 
-impl DiffPir {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_positive("diffpir.lambda", self.lambda)?;
-        check_range("diffpir.zeta", self.zeta, 0.0, 1.0)
-    }
-}
-
 impl Method for DiffPir {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -59,24 +50,22 @@ impl Method for DiffPir {
         vec![Need::LinearOperator]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_positive("diffpir.lambda", self.lambda)?;
+        check_range("diffpir.zeta", self.zeta, 0.0, 1.0)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood, exact) =
             (&**task.denoiser("diffpir")?, gaussian("diffpir", task)?, Exact::default());
         let start = || Ok(State::start(pure_noise(model, noise, schedule.start())?));
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;
             let variance = step.sigma.powi(2) / self.lambda;
             let (x0_y, mut info) = exact.mean(&x0, &[variance], likelihood, step)?;

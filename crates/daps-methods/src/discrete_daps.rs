@@ -7,8 +7,8 @@
 //! x0|y exactly where the measurement falls into small groups of tokens. The paper's setting is [`DiscreteDaps::paper`].
 
 use daps_core::{
-    Error, Method, MethodInfo, Need, Noise, Observer, Result, ReverseChain, Samples, Schedule, ScheduleRule,
-    State, Task, TokenEstimate, Tokens, anneal,
+    Error, Method, MethodInfo, Need, Result, ReverseChain, Samples, Schedule, ScheduleRule, Task,
+    TokenEstimate, Tokens, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,21 +74,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Zhang et al., Improving Diffusion Inverse Problem Solving with Decoupled Noise Annealing, CVPR 2025, Algorithm 3",
 };
 
-impl DiscreteDaps {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        let kernel = self.kernel.build()?;
-        match self.kernel {
-            KernelConfig::Flips(_) if self.estimate == TokenEstimate::Exact => {
-                Err(Error::invalid("discrete_daps.kernel", "exact, beside the exact estimate", "flips"))
-            }
-            KernelConfig::Flips(_) | KernelConfig::Exact(_) => Ok(()),
-            _ => Err(Error::invalid("discrete_daps.kernel", "flips or exact", kernel.name())),
-        }
-    }
-}
-
 impl Method for DiscreteDaps {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -109,21 +94,24 @@ impl Method for DiscreteDaps {
         Ok(())
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        let kernel = self.kernel.build()?;
+        match self.kernel {
+            KernelConfig::Flips(_) if self.estimate == TokenEstimate::Exact => {
+                Err(Error::invalid("discrete_daps.kernel", "exact, beside the exact estimate", "flips"))
+            }
+            KernelConfig::Flips(_) | KernelConfig::Exact(_) => Ok(()),
+            _ => Err(Error::invalid("discrete_daps.kernel", "flips or exact", kernel.name())),
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let prior = Tokens::new(task.tokens(INFO.name)?.clone(), self.estimate)?;
-        let (schedule, kernel) = (Schedule::new(&self.schedule)?, self.kernel.build()?);
-        anneal(&prior, &*task.likelihood, &*kernel, &schedule, noise, from, observer)
+        anneal(&prior, &*task.likelihood, &*self.kernel.build()?, walk)
     }
 }

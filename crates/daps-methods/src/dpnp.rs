@@ -8,11 +8,11 @@
 //! The paper asks for η_k that decreases to a small value and gives no one schedule for all tasks: here it is held at η_0 for
 //! `hold` iterations and then falls geometrically to η_min. Deviations: the deterministic sampler ("DDS-DDIM") is left out.
 
-use daps_core::{Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, State, Task};
+use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{KernelConfig, Mala};
-use crate::walk::check_positive;
+use crate::shared::check_positive;
 use crate::{Reverse, split};
 
 /// Settings of DPnP.
@@ -52,9 +52,25 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Xu and Chi, Provably Robust Score-Based Diffusion Posterior Sampling for Plug-and-Play Image Reconstruction, NeurIPS 2024",
 };
 
-impl Dpnp {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
+impl Method for Dpnp {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::SmoothLikelihood]
+    }
+
+    fn schedule(&self) -> Result<Schedule> {
+        let falls = self.iterations.saturating_sub(self.hold).max(2) - 1;
+        let eta = |k: usize| {
+            let t = k.saturating_sub(self.hold) as f64 / falls as f64;
+            self.eta * (self.eta_min / self.eta).powf(t)
+        };
+        Schedule::from_levels((0..self.iterations).map(eta).chain([0.0]).collect())
+    }
+
+    fn check_settings(&self) -> Result<()> {
         check_positive("dpnp.eta", self.eta)?;
         check_positive("dpnp.eta_min", self.eta_min)?;
         self.reverse.check("dpnp")?;
@@ -66,38 +82,7 @@ impl Dpnp {
         Ok(())
     }
 
-    fn schedule(&self) -> Result<Schedule> {
-        let falls = (self.iterations - self.hold).max(2) - 1;
-        let eta = |k: usize| {
-            let t = k.saturating_sub(self.hold) as f64 / falls as f64;
-            self.eta * (self.eta_min / self.eta).powf(t)
-        };
-        Schedule::from_levels((0..self.iterations).map(eta).chain([0.0]).collect())
-    }
-}
-
-impl Method for Dpnp {
-    fn info(&self) -> &'static MethodInfo {
-        &INFO
-    }
-
-    fn needs(&self) -> Vec<Need> {
-        vec![Need::SmoothLikelihood]
-    }
-
-    fn levels(&self) -> usize {
-        self.iterations
-    }
-
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        split::run(&self.schedule()?, &self.reverse, &self.nonlinear, task, noise, from, observer)
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        split::run(&self.reverse, &self.nonlinear, task, walk)
     }
 }

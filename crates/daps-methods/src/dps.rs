@@ -11,8 +11,8 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, sum_rows};
 use daps_core::{
-    Address, ChainInfo, Cost, Error, Likelihood, Method, MethodInfo, Need, Noise, Observer, Purpose, Result,
-    Samples, Schedule, ScheduleRule, Sigma, Smooth, State, Task, with_real,
+    Address, Error, Level, Likelihood, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule,
+    ScheduleRule, Sigma, Smooth, State, Task, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
@@ -78,20 +78,6 @@ static INFO: MethodInfo = MethodInfo {
 };
 
 impl Dps {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        let (name, value) = match self.guidance {
-            Guidance::Norm { zeta } => ("zeta", zeta),
-            Guidance::Likelihood { scale } => ("scale", scale),
-        };
-        if value.is_finite() && value >= 0.0 {
-            Ok(())
-        } else {
-            Err(Error::invalid(format!("dps.{name}"), "a number from 0", value))
-        }
-    }
-
     /// The gradient that is pulled back through D: of log p(y | x0), or of -‖y - A(x0)‖.
     fn cotangent(&self, likelihood: &dyn Smooth, x0: &Tensor) -> Result<Tensor> {
         match self.guidance {
@@ -138,39 +124,41 @@ impl Method for Dps {
         vec![Need::SmoothLikelihood, Need::DifferentiableDenoiser]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        let (name, value) = match self.guidance {
+            Guidance::Norm { zeta } => ("zeta", zeta),
+            Guidance::Likelihood { scale } => ("scale", scale),
+        };
+        if value.is_finite() && value >= 0.0 {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("dps.{name}"), "a number from 0", value))
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let (schedule, noise) = (walk.schedule, walk.noise);
         let (Some(model), Some(likelihood)) =
             (task.denoiser("dps")?.as_differentiable(), task.likelihood.as_smooth())
         else {
             return Err(Error::missing("dps", "derivatives", "this task"));
         };
         let (shape, dtype) = (task.model.shape(), task.denoiser("dps")?.dtype());
-        let mut state = match from {
-            Some(state) => state,
-            None => {
-                let z = noise.normal(Address::new(0, Purpose::Init, 0), shape, dtype)?;
-                State::start(combine(&[(&[schedule.start()], &z)])?)
-            }
+        let start = || {
+            let z = noise.normal(Address::new(0, Purpose::Init, 0), shape, dtype)?;
+            Ok(State::start(combine(&[(&[schedule.start()], &z)])?))
         };
-        for step in schedule.steps().skip(state.level) {
+        walk.run(start, |state, step| {
             let x = &state.x_t;
             let pull = |x0: &Tensor| self.cotangent(likelihood, x0);
             let (denoised, gradient) = model.denoise_vjp(x, &Sigma::Same(step.sigma), &pull)?;
             let (ratio, strength) = (step.next / step.sigma, self.strength(step.sigma, step.next));
-            let next = match self.dynamics {
+            state.x_t = match self.dynamics {
                 Dynamics::Sde => {
                     let z = noise.normal(Address::new(step.index, Purpose::Renoise, 0), shape, dtype)?;
                     let keep = ratio * ratio;
@@ -186,11 +174,7 @@ impl Method for Dps {
                     combine(&[(&[ratio], x), (&[1.0 - ratio], &denoised), (&[strength], &gradient)])?
                 }
             };
-            state.x_t = next;
-            let info = ChainInfo { diverged: vec![false; noise.len()], ..ChainInfo::default() };
-            let cost = Cost { nfe: 1, operator_calls: 2 };
-            state.complete(step, cost, &denoised, &denoised, &info, observer)?;
-        }
-        Ok(state.into_samples())
+            Ok(Level::new(denoised.clone(), denoised, 1, 2))
+        })
     }
 }

@@ -15,14 +15,14 @@ use daps_core::candle::{Device, Tensor};
 use daps_core::mixture::choose;
 use daps_core::real::{batched, combine, pick, to_f64};
 use daps_core::{
-    Address, Error, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule,
-    ScheduleRule, Sigma, State, Task, open01,
+    Address, Error, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule, Sigma,
+    State, Task, Walk, open01,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::modes;
 use crate::reverse::bridge;
-use crate::walk::{Level, gaussian, one_beta, walk};
+use crate::shared::{gaussian, one_beta};
 
 /// Settings of FPS-SMC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,17 +46,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Dou and Song, Diffusion Posterior Sampling for Linear Inverse Problem Solving: A Filtering Perspective, ICLR 2024",
 };
 
-impl FpsSmc {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        match self.particles {
-            0 => Err(Error::invalid("fps_smc.particles", "at least 1", 0)),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// `[rows, …]` with every row `count` times: `[rows · count, …]`.
 fn repeat(t: &Tensor, count: usize) -> Result<Tensor> {
     let (rows, rest) = (t.dims()[0], &t.dims()[1..]);
@@ -73,20 +62,21 @@ impl Method for FpsSmc {
         vec![Need::SpectralOperator]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let (schedule, count, rows) = (Schedule::new(&self.schedule)?, self.particles, noise.len());
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        match self.particles {
+            0 => Err(Error::invalid("fps_smc.particles", "at least 1", 0)),
+            _ => Ok(()),
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let (schedule, noise, count) = (walk.schedule, walk.noise, self.particles);
+        let rows = noise.len();
         let (model, likelihood) = (&**task.denoiser("fps_smc")?, gaussian("fps_smc", task)?);
         let (single, beta) = (modes::spectral("fps_smc", likelihood)?, one_beta("fps_smc", likelihood)?);
         let each: Vec<usize> = (0..rows * count).map(|i| i / count).collect();
@@ -113,7 +103,7 @@ impl Method for FpsSmc {
             state.memory = vec![particles.reshape(grouped.as_slice())?, drift];
             Ok(state)
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let (keep, spread) = bridge(step.sigma, step.next);
             let at = |purpose| Address::new(step.index, purpose, 0);
             // The measurement at the next level.

@@ -9,11 +9,12 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, with_slice};
 use daps_core::{
-    Error, Magnitudes, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task, with_real,
+    Error, Level, Magnitudes, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
+    with_real,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, check_positive, gaussian, iterations, pure_noise, walk};
+use crate::shared::{check_positive, gaussian, iterations, pure_noise};
 
 /// Settings of HIO.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,14 +37,6 @@ static INFO: MethodInfo = MethodInfo {
     summary: "hybrid input-output: projections between Fourier magnitudes and the image's support, without a prior",
     paper: "Fienup, Phase retrieval algorithms: a comparison, Applied Optics 1982 (as run beside DAPS in 2025)",
 };
-
-impl Hio {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        check_positive("hio.feedback", self.feedback)?;
-        iterations(self.iterations).map(drop)
-    }
-}
 
 /// g' where `inside` is 1 and g' is not negative, g - βg' elsewhere.
 fn update<T: Real>(g: &Tensor, projected: &Tensor, inside: &Tensor, feedback: f64) -> Result<Tensor> {
@@ -73,19 +66,17 @@ impl Method for Hio {
         vec![Need::FourierMagnitudes]
     }
 
-    fn levels(&self) -> usize {
-        self.iterations
+    fn schedule(&self) -> Result<Schedule> {
+        iterations(self.iterations)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
+    fn check_settings(&self) -> Result<()> {
+        check_positive("hio.feedback", self.feedback)?;
+        iterations(self.iterations).map(drop)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("hio")?, gaussian("hio", task)?);
         let operator = magnitudes(&**likelihood.operator())?;
         let y = likelihood.y().to_dtype(model.dtype())?;
@@ -97,7 +88,7 @@ impl Method for Hio {
             state.memory = vec![operator.embed(&state.x_t)?];
             Ok(state)
         };
-        walk(&iterations(self.iterations)?, from, observer, start, |state, _| {
+        walk.run(start, |state, _| {
             let g = state.memory(0)?;
             let projected = operator.project(g, &y)?;
             let next = with_real!(g.dtype(), T => update::<T>(g, &projected, &inside, self.feedback))?;

@@ -21,10 +21,10 @@ mod pseudo_inverse;
 mod red_diff;
 pub mod registry;
 mod reverse;
+mod shared;
 mod split;
 mod svdd_pm;
 mod variation;
-mod walk;
 mod wiener;
 
 pub use best_of_n::BestOfN;

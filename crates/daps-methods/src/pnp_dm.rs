@@ -8,11 +8,11 @@
 //! 100 points from 80 to 0.002 for the SDE. Deviations: the SDE starts at ρ_k itself and takes ancestral steps, where the
 //! released code starts at the next grid point below and takes Euler–Maruyama steps.
 
-use daps_core::{Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, State, Task};
+use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::{KernelConfig, Langevin, StepSize};
-use crate::walk::{check_positive, check_range};
+use crate::shared::{check_positive, check_range};
 use crate::{Reverse, split};
 
 /// Settings of PnP-DM.
@@ -53,9 +53,20 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Wu et al., Principled Probabilistic Imaging Using Diffusion Models as Plug-and-Play Priors, NeurIPS 2024",
 };
 
-impl PnpDm {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
+impl Method for PnpDm {
+    fn info(&self) -> &'static MethodInfo {
+        &INFO
+    }
+
+    fn needs(&self) -> Vec<Need> {
+        vec![Need::SmoothLikelihood]
+    }
+
+    fn schedule(&self) -> Result<Schedule> {
+        split::decaying(self.iterations, self.rho, self.decay, self.rho_min)
+    }
+
+    fn check_settings(&self) -> Result<()> {
         check_positive("pnp_dm.rho", self.rho)?;
         check_positive("pnp_dm.rho_min", self.rho_min)?;
         check_range("pnp_dm.decay", self.decay, 0.0, 1.0)?;
@@ -67,33 +78,7 @@ impl PnpDm {
         }
     }
 
-    fn schedule(&self) -> Result<Schedule> {
-        split::decaying(self.iterations, self.rho, self.decay, self.rho_min)
-    }
-}
-
-impl Method for PnpDm {
-    fn info(&self) -> &'static MethodInfo {
-        &INFO
-    }
-
-    fn needs(&self) -> Vec<Need> {
-        vec![Need::SmoothLikelihood]
-    }
-
-    fn levels(&self) -> usize {
-        self.iterations
-    }
-
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        split::run(&self.schedule()?, &self.reverse, &self.nonlinear, task, noise, from, observer)
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        split::run(&self.reverse, &self.nonlinear, task, walk)
     }
 }

@@ -68,7 +68,7 @@ struct Own {
     steps: usize,
 }
 
-const FAST: Own = Own { levels: 60, max: 50.0, min: 0.02, steps: 60 };
+const FAST: Own = Own { levels: 48, max: 50.0, min: 0.02, steps: 40 };
 const BEST: Own = Own { levels: 200, max: 100.0, min: 0.01, steps: 120 };
 
 impl Own {
@@ -309,7 +309,7 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daps_core::Schedule;
+    use daps_core::{Method, Schedule};
 
     #[test]
     fn every_preset_task_budget_and_kernel_builds() {

@@ -4,12 +4,12 @@
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
 use daps_core::candle::Tensor;
-use daps_core::{Linear, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task};
+use daps_core::{Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
 use crate::modes;
-use crate::walk::{Level, check_range, gaussian, iterations, walk};
+use crate::shared::{check_range, gaussian, iterations};
 
 /// Settings of the pseudo-inverse.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,13 +31,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Penrose, A generalized inverse for matrices, 1955 (the plain baseline of 2025's comparisons)",
 };
 
-impl PseudoInverse {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        check_range("pseudo_inverse.cutoff", self.cutoff, 1e-6, 1.0)
-    }
-}
-
 impl Method for PseudoInverse {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -47,26 +40,19 @@ impl Method for PseudoInverse {
         vec![Need::LinearOperator]
     }
 
-    fn levels(&self) -> usize {
-        1
+    fn schedule(&self) -> Result<Schedule> {
+        iterations(1)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
+    fn check_settings(&self) -> Result<()> {
+        check_range("pseudo_inverse.cutoff", self.cutoff, 1e-6, 1.0)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("pseudo_inverse")?, gaussian("pseudo_inverse", task)?);
-        let dims = daps_core::real::batched(noise.len(), model.shape());
+        let dims = daps_core::real::batched(walk.noise.len(), model.shape());
         let zero = Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?;
-        walk(
-            &iterations(1)?,
-            from,
-            observer,
+        walk.run(
             || Ok(State::start(zero)),
             |state, step| {
                 state.x_t = match likelihood.operator().as_spectral() {

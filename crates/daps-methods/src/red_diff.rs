@@ -11,12 +11,12 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, with_slice};
 use daps_core::{
-    Error, Gaussian, Method, MethodInfo, Need, Noise, Observer, Result, Samples, Schedule, ScheduleRule,
-    Sigma, State, Task, with_real,
+    Error, Gaussian, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State,
+    Task, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, check_positive, check_range, gaussian, pure_noise, step_noise, walk};
+use crate::shared::{check_positive, check_range, gaussian, pure_noise, step_noise};
 
 /// Settings of RED-diff.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,15 +44,6 @@ static INFO: MethodInfo = MethodInfo {
     summary: "Adam on the measurement's misfit plus a denoising regulariser at falling noise levels; one mode, no sample",
     paper: "Mardani et al., A Variational Perspective on Solving Inverse Problems with Diffusion Models, ICLR 2024",
 };
-
-impl RedDiff {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_range("red_diff.lambda", self.lambda, 0.0, f64::INFINITY)?;
-        check_positive("red_diff.rate", self.rate)
-    }
-}
 
 /// Numbers that are measured, per row or for all: a mask hides the others.
 fn measured(likelihood: &Gaussian) -> Vec<f64> {
@@ -98,20 +89,18 @@ impl Method for RedDiff {
         vec![Need::SmoothLikelihood]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let schedule = Schedule::new(&self.schedule)?;
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_range("red_diff.lambda", self.lambda, 0.0, f64::INFINITY)?;
+        check_positive("red_diff.rate", self.rate)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("red_diff")?, gaussian("red_diff", task)?);
         let measured = measured(likelihood);
         let d = model.shape().iter().product::<usize>() as f64;
@@ -120,7 +109,7 @@ impl Method for RedDiff {
             state.memory = vec![state.x_t.zeros_like()?, state.x_t.zeros_like()?];
             Ok(state)
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let mu = &state.x_t;
             let z = step_noise(model, noise, step)?;
             let x_t = combine(&[(&[1.0], mu), (&[step.sigma], &z)])?;

@@ -6,23 +6,15 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::batched;
 use daps_core::{
-    Approx, Conditional, Covariance, Kernel, Need, Noise, Observer, Result, Samples, Schedule, State, Task,
+    Approx, Conditional, Covariance, Kernel, Level, Need, Result, Samples, Schedule, State, Task, Walk,
 };
 
 use crate::Reverse;
 use crate::kernel::{Exact, KernelConfig};
-use crate::walk::{Level, walk};
 
-/// Runs the alternation at every level of `schedule`.
-pub(crate) fn run(
-    schedule: &Schedule,
-    reverse: &Reverse,
-    nonlinear: &KernelConfig,
-    task: &Task,
-    noise: &Noise,
-    from: Option<State>,
-    observer: &mut dyn Observer,
-) -> Result<Samples> {
+/// Runs the alternation at every level of the walk.
+pub(crate) fn run(reverse: &Reverse, nonlinear: &KernelConfig, task: &Task, walk: Walk) -> Result<Samples> {
+    let noise = walk.noise;
     let model = &**task.denoiser("a split method")?;
     let kernel = if Need::ConjugateOperator.met_by(task) {
         KernelConfig::Exact(Exact::default()).build()?
@@ -31,7 +23,7 @@ pub(crate) fn run(
     };
     let start =
         || Ok(State::start(Tensor::zeros(batched(noise.len(), model.shape()), model.dtype(), &Device::Cpu)?));
-    walk(schedule, from, observer, start, |state, step| {
+    walk.run(start, |state, step| {
         let x = state.x_t.clone();
         let covariance = Covariance::Scalar(vec![step.sigma.powi(2)]);
         let approx = Approx::Gaussian { mean: x.clone(), covariance, start: x };

@@ -9,13 +9,13 @@
 
 use daps_core::mixture::choose;
 use daps_core::{
-    Address, Categorical, Method, MethodInfo, Need, Noise, Observer, Purpose, Result, Samples, Schedule,
-    ScheduleRule, State, Task,
+    Address, Categorical, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule,
+    State, Task, Walk,
     candle::{Device, Tensor},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::walk::{Level, check_particles, check_range, gather, largest, walk};
+use crate::shared::{check_particles, check_range, gather, largest};
 
 /// Settings of SVDD-PM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,15 +45,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Li et al., Derivative-Free Guidance in Continuous and Discrete Diffusion Models with Soft Value-Based Decoding, 2024",
 };
 
-impl SvddPm {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        Schedule::new(&self.schedule)?;
-        check_range("svdd_pm.alpha", self.alpha, 0.0, f64::INFINITY)?;
-        check_particles(INFO.name, self.particles)
-    }
-}
-
 /// Each token's most likely value.
 fn mode(model: &dyn Categorical, x_t: &Tensor, sigma: f64) -> Result<Tensor> {
     let marginals = model.marginals(x_t, sigma)?;
@@ -70,25 +61,23 @@ impl Method for SvddPm {
         vec![Need::Tokens]
     }
 
-    fn levels(&self) -> usize {
-        Schedule::new(&self.schedule).map_or(0, |s| s.len())
+    fn schedule(&self) -> Result<Schedule> {
+        Schedule::new(&self.schedule)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
-        let (model, schedule, count) =
-            (task.tokens(INFO.name)?, Schedule::new(&self.schedule)?, self.particles);
+    fn check_settings(&self) -> Result<()> {
+        self.schedule()?;
+        check_range("svdd_pm.alpha", self.alpha, 0.0, f64::INFINITY)?;
+        check_particles(INFO.name, self.particles)
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
+        let (model, count) = (task.tokens(INFO.name)?, self.particles);
         let chain = model.corruption();
         let start =
             || Ok(State::start(chain.pure(model.shape(), noise, Address::new(0, Purpose::Init, 0))?));
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let marginals = model.marginals(&state.x_t, step.sigma)?;
             let (mut moved, mut estimates, mut values) = (vec![], vec![], vec![]);
             for k in 0..count {

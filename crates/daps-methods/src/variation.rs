@@ -10,11 +10,13 @@
 
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, batched, combine, map_rows};
-use daps_core::{Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task, with_real};
+use daps_core::{
+    Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk, with_real,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
-use crate::walk::{Level, check_positive, gaussian, iterations, walk};
+use crate::shared::{check_positive, gaussian, iterations};
 
 /// Settings of total variation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,28 +144,19 @@ impl Penalty {
         })
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn minimise(
-        self,
-        who: &'static str,
-        count: usize,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
+    fn minimise(self, who: &'static str, task: &Task, walk: Walk) -> Result<Samples> {
+        let noise = walk.noise;
         let (model, likelihood, exact) = (&**task.denoiser(who)?, gaussian(who, task)?, Exact::default());
         let shape = model.shape();
         let length = GRADIENT_NORM_SQUARED.sqrt() * self.scale();
         let (primal, dual) = (1.0 / length, self.scale().powi(2) / length);
-        let schedule = iterations(count)?;
         let start = || {
             let zeros = |dims: Vec<usize>| Tensor::zeros(dims, model.dtype(), &Device::Cpu);
             let mut state = State::start(zeros(batched(noise.len(), shape))?);
             state.memory = vec![zeros(batched(noise.len(), &batched(2, shape)))?, state.x_t.clone()];
             Ok(state)
         };
-        walk(&schedule, from, observer, start, |state, step| {
+        walk.run(start, |state, step| {
             let p = with_real!(state.x_t.dtype(), T => {
                 let along = gradient::<T>(state.memory(1)?, shape)?;
                 self.dual::<T>(&combine(&[(&[1.0], state.memory(0)?), (&[dual], &along)])?, shape, dual)
@@ -180,7 +173,7 @@ impl Penalty {
 }
 
 macro_rules! variational {
-    ($method:ty, $info:ident, $penalty:expr) => {
+    ($method:ty, $info:ident, $weight:ident, $penalty:expr) => {
         impl Method for $method {
             fn info(&self) -> &'static MethodInfo {
                 &$info
@@ -190,50 +183,31 @@ macro_rules! variational {
                 vec![Need::Images, Need::LinearOperator]
             }
 
-            fn levels(&self) -> usize {
-                self.iterations
+            fn schedule(&self) -> Result<Schedule> {
+                iterations(self.iterations)
             }
 
-            fn sample(
-                &self,
-                task: &Task,
-                noise: &Noise,
-                from: Option<State>,
-                observer: &mut dyn Observer,
-            ) -> Result<Samples> {
-                self.check(task)?;
-                self.check_settings()?;
+            fn check_settings(&self) -> Result<()> {
+                self.schedule()?;
+                check_positive(&format!("{}.{}", $info.name, stringify!($weight)), self.$weight)
+            }
+
+            fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
                 let penalty: fn(&Self) -> Penalty = $penalty;
-                penalty(self).minimise($info.name, self.iterations, task, noise, from, observer)
+                penalty(self).minimise($info.name, task, walk)
             }
         }
     };
 }
 
-variational!(Tv, TV, |tv| Penalty::Length { lambda: tv.lambda });
-variational!(Harmonic, HARMONIC, |harmonic| Penalty::Square { gamma: harmonic.gamma });
-
-impl Tv {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        check_positive("tv.lambda", self.lambda)?;
-        iterations(self.iterations).map(drop)
-    }
-}
-
-impl Harmonic {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        check_positive("harmonic.gamma", self.gamma)?;
-        iterations(self.iterations).map(drop)
-    }
-}
+variational!(Tv, TV, lambda, |tv| Penalty::Length { lambda: tv.lambda });
+variational!(Harmonic, HARMONIC, gamma, |harmonic| Penalty::Square { gamma: harmonic.gamma });
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use daps_core::real::to_f64;
-    use daps_core::{Address, Purpose, candle::DType};
+    use daps_core::{Address, Noise, Purpose, candle::DType};
 
     /// ⟨∇x, p⟩ = ⟨x, ∇ᵀp⟩.
     #[test]

@@ -5,11 +5,11 @@
 
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::batched;
-use daps_core::{Error, Method, MethodInfo, Need, Noise, Observer, Result, Samples, State, Task};
+use daps_core::{Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
-use crate::walk::{Level, check_positive, gaussian, iterations, walk};
+use crate::shared::{check_positive, gaussian, iterations};
 
 /// Settings of the Wiener filter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,18 +34,6 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Wiener, Extrapolation, Interpolation, and Smoothing of Stationary Time Series, 1949 (plain baseline, 2025)",
 };
 
-impl Wiener {
-    /// Checks everything that can be checked without a task.
-    pub fn check_settings(&self) -> Result<()> {
-        check_positive("wiener.std", self.std)?;
-        if self.mean.is_finite() {
-            Ok(())
-        } else {
-            Err(Error::invalid("wiener.mean", "a finite number", self.mean))
-        }
-    }
-}
-
 impl Method for Wiener {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -55,26 +43,24 @@ impl Method for Wiener {
         vec![Need::LinearOperator]
     }
 
-    fn levels(&self) -> usize {
-        1
+    fn schedule(&self) -> Result<Schedule> {
+        iterations(1)
     }
 
-    fn sample(
-        &self,
-        task: &Task,
-        noise: &Noise,
-        from: Option<State>,
-        observer: &mut dyn Observer,
-    ) -> Result<Samples> {
-        self.check(task)?;
-        self.check_settings()?;
+    fn check_settings(&self) -> Result<()> {
+        check_positive("wiener.std", self.std)?;
+        if self.mean.is_finite() {
+            Ok(())
+        } else {
+            Err(Error::invalid("wiener.mean", "a finite number", self.mean))
+        }
+    }
+
+    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("wiener")?, gaussian("wiener", task)?);
-        let dims = batched(noise.len(), model.shape());
+        let dims = batched(walk.noise.len(), model.shape());
         let mean = Tensor::full(self.mean, dims, &Device::Cpu)?.to_dtype(model.dtype())?;
-        walk(
-            &iterations(1)?,
-            from,
-            observer,
+        walk.run(
             || Ok(State::start(mean)),
             |state, step| {
                 let (x, info) = Exact::default().mean(&state.x_t, &[self.std.powi(2)], likelihood, step)?;

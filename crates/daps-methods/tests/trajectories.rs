@@ -9,7 +9,7 @@ use candle_core::{DType, Device, Tensor};
 use daps_core::real::to_f64;
 use daps_core::{
     Center, Estimate, Event, Gaussian, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Operator, Pixel, RHO,
-    Schedule, ScheduleRule, ScoreAt, Spread, State, anneal,
+    Schedule, ScheduleRule, ScoreAt, Spread, State, Walk, anneal,
 };
 use daps_methods::kernel::{DecayBy, Hmc, KernelConfig, Langevin, StepSize};
 use daps_operators::{Blur, Border, Hdr, Kernel, PhaseRetrieval};
@@ -88,8 +88,8 @@ fn replay(
     };
     let start = State::start(run["x_start"].to_dtype(DType::F32).unwrap());
     let kernel = kernel.build().unwrap();
-    let samples =
-        anneal(&prior, &likelihood, &*kernel, &schedule, &noise, Some(start), &mut observer).unwrap();
+    let walk = Walk { schedule: &schedule, noise: &noise, from: Some(start), observer: &mut observer };
+    let samples = anneal(&prior, &likelihood, &*kernel, walk).unwrap();
     worst = worst.max(difference(&samples.x, &run["final"]));
     assert!(worst < TOLERANCE, "{name}: {worst:.2e}");
 }

@@ -105,7 +105,8 @@ fn draw(parameters: &[Parameter], trial: usize, seed: u64) -> Vec<f64> {
     let row = |p: usize| Row { measurement: 0, chain: p as u64 };
     let noise = Noise::new(seed, (0..parameters.len()).map(row).collect());
     let starts = noise.uniform(Address::new(0, Purpose::Instance, 0));
-    let value = |((p, start), step): ((&Parameter, f64), f64)| rounded(p.at((start + trial as f64 * step).fract()));
+    let value =
+        |((p, start), step): ((&Parameter, f64), f64)| rounded(p.at((start + trial as f64 * step).fract()));
     parameters.iter().zip(starts).zip(even_step(parameters.len())).map(value).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Langevin dynamics with momentum for smooth targets, in coordinates where no direction is stiff.
 //!
 //! In the coordinates u that make the prior's covariance diagonal (frequencies, where the estimate has its variances there), a
-//! mode has the mass m = 1/v + L, its prior precision and the bound L of the likelihood's curvature: none then moves faster
+//! mode has the mass m = 1/v + L, its prior precision and the largest curvature L of the likelihood: none then moves faster
 //! than at frequency 1, and a mode that the data do not see moves at 1/√(1 + v L). The friction is critical for that one, or
 //! larger where the steps would end before the modes that the data see have come to rest. There are as many steps as the
 //! slowest mode needs to come to rest, up to N; where N is less, the friction leaves fast and slow modes equally far away.
@@ -183,14 +183,14 @@ impl Underdamped {
         let likelihood = smooth("underdamped", target.likelihood)?;
         let (modes, mean, covariance) = Modes::of(target.approx)?;
         let (shape, dtype) = (&mean.dims()[1..], mean.dtype());
-        let rates = Rates::<T>::new(self, &modes, likelihood.curvature(), shape)?;
-        let steps = rates.steps.iter().copied().max().unwrap_or(0);
-
         let center = modes.forward(mean)?;
         let draw = |purpose, index| noise.normal(Address::new(step.index, purpose, index), shape, dtype);
         let spread =
             covariance.sample(noise, Address::new(step.index, Purpose::Estimate, 0), shape, dtype)?;
-        let mut u = combine(&[(&[1.0], &center), (&[1.0], &modes.forward(&spread)?)])?;
+        let begin = combine(&[(&[1.0], mean), (&[1.0], &spread)])?;
+        let rates = Rates::<T>::new(self, &modes, likelihood.curvature_at(&begin)?, shape)?;
+        let steps = rates.steps.iter().copied().max().unwrap_or(0);
+        let mut u = modes.forward(&begin)?;
         let mut v: Vec<T> = draw(Purpose::Velocity, 0)?.flatten_all()?.to_vec1()?;
         for j in 0..steps {
             let data = modes.forward(&likelihood.gradient(&modes.back(&u)?)?)?;

@@ -1,46 +1,8 @@
-//! The walk that the rivals share: from a start or a saved state through the levels of a schedule, booking each one.
+//! What the rivals share on their way through the levels: noise, checks, choices among particles.
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
-use daps_core::{
-    Address, ChainInfo, Cost, Denoiser, Error, Gaussian, Noise, Observer, Purpose, Result, Samples, Schedule,
-    State, Step, Task,
-};
-
-/// What a level tells those who watch; the level itself has moved the state.
-pub(crate) struct Level {
-    /// The estimate of x0 before the measurement was heard.
-    pub x0_hat: Tensor,
-    /// The same after it.
-    pub x0_y: Tensor,
-    /// Work and diagnostics.
-    pub info: ChainInfo,
-}
-
-impl Level {
-    /// A level that cannot diverge other than by leaving the finite numbers.
-    pub fn new(x0_hat: Tensor, x0_y: Tensor, nfe: usize, operator_calls: usize) -> Self {
-        let diverged = vec![false; x0_hat.dims()[0]];
-        let info = ChainInfo { diverged, cost: Cost { nfe, operator_calls }, ..ChainInfo::default() };
-        Self { x0_hat, x0_y, info }
-    }
-}
-
-/// Runs `level` on the state for every step that is left.
-pub(crate) fn walk(
-    schedule: &Schedule,
-    from: Option<State>,
-    observer: &mut dyn Observer,
-    start: impl FnOnce() -> Result<State>,
-    mut level: impl FnMut(&mut State, &Step) -> Result<Level>,
-) -> Result<Samples> {
-    let mut state = from.map_or_else(start, Ok)?;
-    for step in schedule.steps().skip(state.level) {
-        let Level { x0_hat, x0_y, info } = level(&mut state, &step)?;
-        state.complete(step, Cost::default(), &x0_hat, &x0_y, &info, observer)?;
-    }
-    Ok(state.into_samples())
-}
+use daps_core::{Address, Denoiser, Error, Gaussian, Noise, Purpose, Result, Schedule, Step, Task};
 
 /// A schedule of `count` steps for methods that iterate without noise levels.
 pub(crate) fn iterations(count: usize) -> Result<Schedule> {
