@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::noise::fill_normal;
-use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
+use crate::real::{batched, check_rows, combine, from_f64, pick, scale_each, to_f64};
 use crate::{Address, Cosines, Error, Noise, Result, with_faer};
 
 /// The covariance of a batch.
@@ -57,7 +57,7 @@ impl Frequency {
 
     /// Tᵀ diag(f(v)) T x.
     fn map(&self, x: &Tensor, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
-        let scaled = self.cosines.forward(x)?.broadcast_mul(&f(&self.variances)?.to_dtype(x.dtype())?)?;
+        let scaled = scale_each(&self.cosines.forward(x)?, &f(&self.variances)?)?;
         self.cosines.back(&scaled)
     }
 
@@ -296,7 +296,7 @@ impl Covariance {
             Self::Diagonal(c) => Ok((noise.normal(at, shape, dtype)? * c.to_dtype(dtype)?.sqrt()?)?),
             Self::Frequency(c) => {
                 let roots = c.variances.sqrt()?.to_dtype(dtype)?;
-                c.cosines.back(&noise.normal(at, shape, dtype)?.broadcast_mul(&roots)?)
+                c.cosines.back(&scale_each(&noise.normal(at, shape, dtype)?, &roots)?)
             }
             Self::Dense(rows) => {
                 let dim = shape.iter().product();

@@ -57,8 +57,9 @@ pub enum Spread {
     Sigma,
     /// r(σ) as the prior itself knows it: its measured table, or the trace of Cov[x0 | x_t]; belongs to the Tweedie mean.
     Prior,
-    /// Variances by frequency where the prior has measured them, otherwise as `prior`; belongs to the Tweedie mean.
-    Frequencies,
+    /// Variances by frequency where the prior has measured them, times a factor; otherwise as `prior`; belongs to the Tweedie
+    /// mean. They were measured on noisy pictures. What a sampler denoises is not quite one, and D errs more on it.
+    Frequencies(f64),
     /// r(σ) from a table measured for the prior; belongs to the Tweedie mean.
     Table(SpreadTable),
     /// Cov[x0 | x_t] from a prior that knows it; belongs to the Tweedie mean.
@@ -109,7 +110,7 @@ impl Pixel {
         match &estimate {
             Estimate::Gaussian {
                 center: Center::Ode(_),
-                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior | Spread::Frequencies,
+                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior | Spread::Frequencies(_),
             } => {
                 return Err(Error::invalid(
                     "estimate.spread",
@@ -120,12 +121,18 @@ impl Pixel {
             Estimate::Gaussian { spread: Spread::Covariance(_), .. } if model.as_covariance().is_none() => {
                 return lacks("Cov[x0 | x_t]");
             }
-            Estimate::Gaussian { spread: Spread::Prior | Spread::Frequencies, .. } => match model.as_spread()
+            Estimate::Gaussian { spread: Spread::Frequencies(factor), .. }
+                if !(factor.is_finite() && *factor > 0.0) =>
             {
-                Some(table) => table.check()?,
-                None if model.as_covariance().is_none() => return lacks("r(sigma)"),
-                None => {}
-            },
+                return Err(Error::invalid("estimate.spread.frequencies", "a positive number", factor));
+            }
+            Estimate::Gaussian { spread: Spread::Prior | Spread::Frequencies(_), .. } => {
+                match model.as_spread() {
+                    Some(table) => table.check()?,
+                    None if model.as_covariance().is_none() => return lacks("r(sigma)"),
+                    None => {}
+                }
+            }
             Estimate::Gaussian { spread: Spread::Table(table), .. } => table.check()?,
             Estimate::Score { at: ScoreAt::State { sigma } | ScoreAt::Start { sigma }, .. }
                 if !(sigma.is_finite() && *sigma > 0.0) =>
@@ -134,7 +141,7 @@ impl Pixel {
             }
             _ => {}
         }
-        let by_frequency = matches!(&estimate, Estimate::Gaussian { spread: Spread::Frequencies, .. })
+        let by_frequency = matches!(&estimate, Estimate::Gaussian { spread: Spread::Frequencies(_), .. })
             && model.as_spread().is_some_and(|table| table.bands.is_some());
         let cosines = by_frequency.then(|| Cosines::new(model.shape()).map(Arc::new)).transpose()?;
         Ok(Self { model, estimate, cosines })
@@ -161,11 +168,12 @@ impl Pixel {
                 (None, Some(_)) => self.spread(&Spread::Covariance(CovarianceKind::Scalar), x_t, step),
                 (None, None) => Err(Error::missing("the estimate", "r(sigma)", "this prior")),
             },
-            Spread::Frequencies => match (&self.cosines, self.model.as_spread()) {
-                (Some(cosines), Some(table)) => Ok(Covariance::Frequency(Frequency::new(
-                    Arc::clone(cosines),
-                    table.variances_at(step.sigma, cosines)?,
-                )?)),
+            Spread::Frequencies(factor) => match (&self.cosines, self.model.as_spread()) {
+                (Some(cosines), Some(table)) => {
+                    let variances = table.variances_at(step.sigma, cosines)?;
+                    let variances = variances.iter().map(|v| factor * v).collect();
+                    Ok(Covariance::Frequency(Frequency::new(Arc::clone(cosines), variances)?))
+                }
                 _ => self.spread(&Spread::Prior, x_t, step),
             },
             Spread::Table(table) => Ok(Covariance::Scalar(vec![table.at(step.sigma).powi(2)])),

@@ -67,7 +67,7 @@ impl Denoiser for Stationary {
 
 fn daps(levels: usize, kernel: KernelConfig) -> Daps {
     let schedule = ScheduleRule::Poly { levels, max: 300.0, min: 0.1, rho: RHO };
-    let estimate = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Frequencies };
+    let estimate = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Frequencies(1.0) };
     Daps { beta: None, schedule, estimate, kernel }
 }
 

@@ -5,7 +5,7 @@
 //! measurements than unknowns and no preconditioner. Rows stop one by one: none depends on its neighbours.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, combine_dot, dot_rows};
+use daps_core::real::{combine, combine_dot, dot_rows, scale_each};
 use daps_core::{
     Address, ChainInfo, Cost, Covariance, Error, Gaussian, Linear, Noise, Purpose, Result, Step, update,
     update_dot,
@@ -121,7 +121,7 @@ impl Until<'_> {
     fn open(&self, z: &Tensor) -> Result<Option<Vec<bool>>> {
         let Self::Error { precision, bound } = self else { return Ok(None) };
         let values = z.elem_count() / z.dims()[0].max(1);
-        let errors = dot_rows(z, &z.broadcast_mul(precision)?)?;
+        let errors = dot_rows(z, &scale_each(z, precision)?)?;
         Ok(Some(errors.iter().map(|e| *e > bound.powi(2) * values as f64).collect()))
     }
 }

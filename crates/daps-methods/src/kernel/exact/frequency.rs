@@ -7,7 +7,7 @@
 //! 32x32 in 64x64 that made 13 iterations of 128.
 
 use daps_core::candle::{DType, Tensor};
-use daps_core::real::{batched, combine, combine_dot, from_f64};
+use daps_core::real::{batched, combine, combine_dot, from_f64, scale_each};
 use daps_core::{ChainInfo, Cost, Covariance, Frequency, Gaussian, Linear, Noise, Result, Step};
 
 use super::Exact;
@@ -30,18 +30,18 @@ pub(super) fn draw(
     let hidden = holes(operator, dtype)?;
     // What the next level adds hides errors below it.
     let seen = (diagonal.recip()? + step.next.powi(2))?.recip()?.to_dtype(dtype)?;
-    let (precision, diagonal) = (precision.to_dtype(dtype)?, diagonal.to_dtype(dtype)?);
+    let (precision, inverse) = (precision.to_dtype(dtype)?, diagonal.recip()?.to_dtype(dtype)?);
 
     let matrix = |v: &Tensor| {
         let measured = operator.apply(&cosines.back(v)?)?;
         let data = cosines.forward(&operator.adjoint(&likelihood.weigh(&measured)?)?)?;
-        combine_dot(&[(&[1.0], &data), (&[1.0], &v.broadcast_mul(&precision)?)], Some(v))
+        combine_dot(&[(&[1.0], &data), (&[1.0], &scale_each(v, &precision)?)], Some(v))
     };
     let precondition = |v: &Tensor| {
-        let by_frequency = v.broadcast_div(&diagonal)?;
+        let by_frequency = scale_each(v, &inverse)?;
         let Some(hidden) = &hidden else { return Ok(by_frequency) };
-        let inside = cosines.back(v)?.broadcast_mul(hidden)?;
-        let spread = covariance.apply(&inside)?.broadcast_mul(hidden)?;
+        let inside = scale_each(&cosines.back(v)?, hidden)?;
+        let spread = scale_each(&covariance.apply(&inside)?, hidden)?;
         combine(&[(&[1.0], &by_frequency), (&[1.0], &cosines.forward(&spread)?)])
     };
     let right = cosines.forward(&operator.adjoint(&likelihood.weigh(&residual)?)?)?;
