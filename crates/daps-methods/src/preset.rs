@@ -76,7 +76,7 @@ struct Own {
     wider: f64,
 }
 
-const FAST: Own = Own { levels: 48, max: 50.0, min: 0.02, steps: 40, wider: 1.2 };
+const FAST: Own = Own { levels: 48, max: 50.0, min: 0.02, steps: 36, wider: 1.2 };
 const BEST: Own = Own { levels: 100, max: 100.0, min: 0.01, steps: 80, wider: 1.4 };
 
 impl Own {
