@@ -102,7 +102,7 @@ fn a_linear_gaussian_problem_has_its_closed_form() {
     assert!((ratio - 1.0).abs() < 4.0 * (2.0 / hidden).sqrt(), "mean: {ratio}");
     let ratio = number("spread").powi(2) / variance;
     assert!((ratio - 1.0).abs() < 4.0 * (2.0 / (hidden * (k - 1.0))).sqrt(), "spread: {ratio}");
-    assert_eq!(summary["nfe"], 60);
+    assert_eq!(summary["nfe"], 48);
     let files: Vec<String> =
         ["report.html", "best.png", "mean.png", "std.png", "truth.png", "trace.png", "samples/63.png"]
             .map(str::to_owned)
