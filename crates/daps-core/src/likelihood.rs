@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Tensor};
 
-use crate::real::{Real, batched, check_finite, check_rows, combine, map_rows, pick, sum_rows};
+use crate::real::{Real, batched, check_finite, check_rows, combine, dot_rows, map_rows, pick, sum_rows};
 use crate::{Address, Cosines, Differentiable, Error, Noise, Operator, Purpose, Result, Row, with_real};
 
 /// log p(y | x) of every row of a batch, up to a constant.
@@ -376,9 +376,7 @@ impl Smooth for Gaussian {
             let moved = self.operator.apply(&combine(&[(&[1.0], x), (&[DIFFERENCE], &v)])?)?;
             let change = combine(&[(&[1.0 / DIFFERENCE], &moved), (&[-1.0 / DIFFERENCE], &here)])?;
             let pulled = map.vjp(x, &self.weigh(&change)?)?;
-            let squares =
-                with_real!(x.dtype(), T => sum_rows::<T>(&pulled, &pulled, |a, b| a.wide() * b.wide()))?;
-            norms = squares.iter().map(|s| (s / size).sqrt()).collect();
+            norms = dot_rows(&pulled, &pulled)?.iter().map(|s| (s / size).sqrt()).collect();
             let shrink: Vec<f64> = norms.iter().map(|n| 1.0 / n.max(f64::MIN_POSITIVE)).collect();
             v = combine(&[(&shrink, &pulled)])?;
         }

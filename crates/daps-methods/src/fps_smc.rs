@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::modes;
 use crate::reverse::bridge;
-use crate::shared::{gaussian, one_beta};
+use crate::shared::{check_particles, gaussian, one_beta};
 
 /// Settings of FPS-SMC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,10 +68,7 @@ impl Method for FpsSmc {
 
     fn check_settings(&self) -> Result<()> {
         self.schedule()?;
-        match self.particles {
-            0 => Err(Error::invalid("fps_smc.particles", "at least 1", 0)),
-            _ => Ok(()),
-        }
+        check_particles(INFO.name, self.particles)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {

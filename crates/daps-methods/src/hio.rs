@@ -72,7 +72,7 @@ impl Method for Hio {
 
     fn check_settings(&self) -> Result<()> {
         check_positive("hio.feedback", self.feedback)?;
-        iterations(self.iterations).map(drop)
+        self.schedule().map(drop)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
