@@ -15,6 +15,9 @@ pub struct Args {
     /// The directory of its results; what is done there is not run again [default: runs/experiment-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Take cells that an experiment of this directory has run, whatever they are called there (may be given several times)
+    #[arg(long, value_name = "DIR")]
+    reuse: Vec<PathBuf>,
     /// Use this prior instead of the file's
     #[arg(long)]
     prior: Option<String>,
@@ -74,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         }
         return dry(args, &estimates);
     }
-    let done = experiment.execute(&out, &mut bar)?;
+    let done = experiment.execute(&out, &args.reuse, &mut bar)?;
     if args.json {
         say(&serde_json::to_string(&done)?);
     } else {

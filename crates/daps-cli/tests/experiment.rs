@@ -221,6 +221,41 @@ fn a_cell_does_not_depend_on_its_neighbours() {
     assert_eq!(psnr(TABLE), psnr(&alone));
 }
 
+/// Cells are known by what they are: other labels, another file and another directory run nothing again.
+#[test]
+fn cells_serve_under_any_label_and_in_other_tables() {
+    let scene = Scene::new(TABLE);
+    scene.run("first");
+    let csv = |out: &str| fs::read_to_string(scene.path(out).join("results.csv")).unwrap();
+    let first = csv("first");
+    let renamed = TABLE
+        .replace("label = \"langevin\"", "label = \"slow\"")
+        .replace("label = \"phase\"", "label = \"magnitudes\"");
+    // A method that stands there twice has rows under both names.
+    let twice = renamed.clone() + "[[method]]\nname = 'wiener'\nlabel = 'wiener, again'\n";
+    fs::write(scene.path("table.toml"), &twice).unwrap();
+    assert_eq!(scene.run("first").0["ran"], 0);
+    let expected = first.replace("langevin,", "slow,").replace(",phase,", ",magnitudes,");
+    let shown: String =
+        csv("first").lines().filter(|l| !l.contains("again")).map(|l| l.to_owned() + "\n").collect();
+    assert_eq!(shown, expected);
+    assert_eq!(csv("first").matches("wiener, again").count(), 6);
+    // Another directory: pictures that it lacks are drawn, everything else is taken over.
+    fs::write(scene.path("table.toml"), renamed.replace("pictures = 1", "pictures = 0")).unwrap();
+    let (table, out, reuse) = (scene.text("table.toml"), scene.text("second"), scene.text("first"));
+    let output = daps(&["experiment", &table, "--out", &out, "--reuse", &reuse, "--json"]);
+    let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&done["ran"], &done["done"]), (&Value::from(0), &Value::from(42)));
+    assert_eq!(csv("second"), expected);
+    fs::write(scene.path("table.toml"), &renamed).unwrap();
+    // The first image of three methods and two seeds, but for Wiener in phase retrieval and what diverged there and here.
+    assert_eq!(scene.run("second").0["ran"], 10);
+    assert_eq!(csv("second"), expected);
+    let output = daps(&["experiment", &table, "--out", &out, "--reuse", &scene.text("nothing")]);
+    assert!(text(&output.stderr).contains("cannot read"), "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(2));
+}
+
 #[test]
 fn a_dry_run_counts_and_writes_nothing() {
     let scene = Scene::new(TABLE);

@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::Exact;
 use crate::shared::{check_positive, check_range, gaussian, pure_noise, step_noise};
 
+/// Of the proximal point's equations, where conjugate gradients solve them. At the first levels ρ is 1e-7 and less: what is not
+/// solved to this are parts of the image that the measurement does not show, and the level's own noise covers them.
+const TOLERANCE: f64 = 1e-3;
+
 /// Settings of DiffPIR.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -62,8 +66,8 @@ impl Method for DiffPir {
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
-        let (model, likelihood, exact) =
-            (&**task.denoiser("diffpir")?, gaussian("diffpir", task)?, Exact::default());
+        let (model, likelihood) = (&**task.denoiser("diffpir")?, gaussian("diffpir", task)?);
+        let exact = Exact { tolerance: TOLERANCE, ..Exact::default() };
         let start = || Ok(State::start(pure_noise(model, noise, schedule.start())?));
         walk.run(start, |state, step| {
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;

@@ -1,7 +1,7 @@
 //! Runs the cells that are not there yet, batch by batch, and writes each down when it is done.
 
 use std::ops::{ControlFlow, Range};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
@@ -31,11 +31,6 @@ pub struct Progressed {
     pub unfit: Vec<String>,
 }
 
-/// Which of the first images of a block are not there yet.
-fn missing(store: &Store, block: &Block, images: usize) -> Vec<usize> {
-    (0..images).filter(|&i| store.get(&block.keys[i]).is_none()).collect()
-}
-
 /// One (pair, seed): its keys, image by image, and the levels of its method.
 pub(crate) struct Block<'a> {
     pub pair: &'a Pair<'a>,
@@ -43,6 +38,14 @@ pub(crate) struct Block<'a> {
     pub keys: Vec<String>,
     pub levels: usize,
     pub chains: usize,
+}
+
+impl Block<'_> {
+    /// A cell under this block's labels: others may have run it under theirs.
+    fn labelled(&self, cell: &Cell) -> Cell {
+        let (method, task) = (self.pair.method.label.clone(), self.pair.task.label.clone());
+        Cell { method, task, ..cell.clone() }
+    }
 }
 
 impl Experiment {
@@ -61,28 +64,65 @@ impl Experiment {
     }
 
     /// Images that run at once.
-    fn together(&self, block: &Block) -> usize {
+    pub(super) fn together(&self, block: &Block) -> usize {
         (self.config.batch / block.chains).max(1)
     }
 
+    /// Whether cells have their levels: the file asks for them, and samples are images.
+    fn follows(&self) -> bool {
+        self.config.levels && self.model.model.shape().len() == 3
+    }
+
+    /// Whether the store has all that the file asks of an image's cell: its numbers, and its levels and pictures where wanted.
+    fn has(&self, store: &Store, directory: &Path, key: &str, image: usize) -> bool {
+        let complete = |cell: &Cell| {
+            let levels = !self.follows() || !cell.levels.is_empty();
+            let pictures = self.wanted_pictures(image, directory, cell).all(|file| file.exists());
+            cell.failure.is_some() || (levels && pictures)
+        };
+        store.get(key).is_some_and(complete)
+    }
+
+    /// Which of the first images of a block are not there yet.
+    pub(super) fn missing(
+        &self,
+        store: &Store,
+        directory: &Path,
+        block: &Block,
+        images: usize,
+    ) -> Vec<usize> {
+        (0..images).filter(|&i| !self.has(store, directory, &block.keys[i], i)).collect()
+    }
+
     /// Runs what is missing in the directory and writes tables, plots and the report; `progress` may ask to stop, which keeps
-    /// what is done.
-    pub fn execute(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Progressed> {
+    /// what is done. Cells that another experiment left in one of `others` are taken from there.
+    pub fn execute(
+        &self,
+        directory: &Path,
+        others: &[PathBuf],
+        progress: &mut dyn Progress,
+    ) -> Result<Progressed> {
         let pairs = self.pairs()?;
         let blocks = self.blocks(&pairs)?;
+        let others = others.iter().map(|d| Store::read(d)).collect::<Result<Vec<_>>>()?;
         let mut store = Store::open(directory)?;
+        let keys = || blocks.iter().flat_map(|b| b.keys.iter().map(move |key| (b, key)));
+        let known = |key: &str| others.iter().find_map(|cells| cells.get(key));
+        let adopted = keys().filter(|(_, key)| store.get(key).is_none());
+        let adopted = adopted.filter_map(|(b, key)| Some(b.labelled(known(key)?))).collect();
+        store.append(adopted)?;
         let whole = || blocks.iter().map(|b| (b, self.images()));
-        let before = whole().map(|(b, n)| n - missing(&store, b, n).len()).sum::<usize>();
+        let left = whole().map(|(b, n)| self.missing(&store, directory, b, n).len()).sum::<usize>();
         self.fill(&whole().collect::<Vec<_>>(), &mut store, directory, progress)?;
-        let cells: Vec<Cell> =
-            blocks.iter().flat_map(|b| &b.keys).filter_map(|key| store.get(key).cloned()).collect();
+        let cells: Vec<Cell> = keys().filter_map(|(b, key)| Some(b.labelled(store.get(key)?))).collect();
+        let still = whole().map(|(b, n)| self.missing(&store, directory, b, n).len()).sum::<usize>();
         let unfit = pairs
             .iter()
             .filter_map(|p| Some(format!("{} on {}: {}", p.method.label, p.task.label, p.refusal.as_ref()?)));
         let progressed = Progressed {
             cells: blocks.iter().map(|b| b.keys.len()).sum(),
-            done: cells.len(),
-            ran: cells.len() - before,
+            done: blocks.iter().map(|b| b.keys.len()).sum::<usize>() - still,
+            ran: left - still,
             failed: cells.iter().filter(|c| c.failure.is_some()).count(),
             unfit: unfit.collect(),
         };
@@ -98,11 +138,12 @@ impl Experiment {
         directory: &Path,
         progress: &mut dyn Progress,
     ) -> Result<bool> {
+        let left = |b: &Block, n: usize, store: &Store| self.missing(store, directory, b, n);
         let work =
-            |(b, n): &(&Block, usize)| missing(store, b, *n).len().div_ceil(self.together(b)) * b.levels;
+            |(b, n): &(&Block, usize)| left(b, *n, store).len().div_ceil(self.together(b)) * b.levels;
         progress.begin(&self.config.name, wanted.iter().map(work).sum());
         for (block, images) in wanted {
-            for images in missing(store, block, *images).chunks(self.together(block)) {
+            for images in left(block, *images, store).chunks(self.together(block)) {
                 match self.batch(block, images, directory, progress) {
                     Ok(cells) => store.append(cells)?,
                     Err(Error::Core(daps_core::Error::Cancelled { .. })) => return Ok(false),
@@ -131,7 +172,7 @@ impl Experiment {
         let mut failed = None;
         let mut watch = |event: &Event| {
             let Event::Level { step, .. } = event else { return ControlFlow::Continue(()) };
-            if self.config.levels
+            if self.follows()
                 && let Err(error) = follow(&run, &*task.likelihood, event, &mut levels)
             {
                 failed = Some(error);

@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-use daps_core::Event;
+use daps_core::{Error, Event};
 use serde::Serialize;
 
-use super::Experiment;
-use super::store::Store;
+use super::{Block, Experiment};
+use super::store::{CELLS, Store};
 use crate::Result;
 use crate::progress::Progress;
 
@@ -34,16 +34,18 @@ impl Experiment {
     pub fn estimate(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<Estimate>> {
         let pairs = self.pairs()?;
         let blocks = self.blocks(&pairs)?;
-        let store = directory.join("cells.jsonl").exists().then(|| Store::open(directory)).transpose()?;
+        let store = directory.join(CELLS).exists().then(|| Store::open(directory)).transpose()?;
         progress.begin("timing", pairs.len());
         let mut all = Vec::new();
         for pair in &pairs {
             let own = || blocks.iter().filter(|b| std::ptr::eq(b.pair, pair));
-            let keys = || own().flat_map(|b| &b.keys);
-            let is_missing = |key: &&String| store.as_ref().is_none_or(|s| s.get(key).is_none());
-            let (cells, missing) = (keys().count(), keys().filter(is_missing).count());
+            let left = |b: &Block| match &store {
+                Some(store) => self.missing(store, directory, b, b.keys.len()).len(),
+                None => b.keys.len(),
+            };
+            let (cells, missing): (usize, usize) = (own().map(|b| b.keys.len()).sum(), own().map(left).sum());
             let seconds = match own().next().filter(|_| missing > 0) {
-                Some(block) => missing as f64 * self.seconds(pair, block.chains)?,
+                Some(block) => missing as f64 * self.seconds(pair, self.together(block).min(missing), block.chains)?,
                 None => 0.0,
             };
             all.push(Estimate {
@@ -62,10 +64,11 @@ impl Experiment {
         Ok(all)
     }
 
-    /// Seconds of one cell: the second level, times all levels.
-    fn seconds(&self, pair: &super::Pair, chains: usize) -> Result<f64> {
-        let run = self.run(pair, self.config.seeds[0], &[0])?;
-        let rows: Vec<usize> = (0..chains).collect();
+    /// Seconds of one cell where some images run at once: the second level, times all levels.
+    fn seconds(&self, pair: &super::Pair, together: usize, chains: usize) -> Result<f64> {
+        let images: Vec<usize> = (0..together.min(self.images())).collect();
+        let run = self.run(pair, self.config.seeds[0], &images)?;
+        let rows: Vec<usize> = (0..images.len() * chains).collect();
         let mut ends = vec![Instant::now()];
         let mut watch = |event: &Event| {
             if let Event::Level { .. } = event {
@@ -74,10 +77,11 @@ impl Experiment {
             if ends.len() > 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         match run.method.sample(&run.task(&rows)?, &run.noise(&rows), None, &mut watch) {
-            Ok(_) | Err(daps_core::Error::Cancelled { .. } | daps_core::Error::AllDiverged { .. }) => {}
+            // A pair that gives up has taken its time too; the table will say that it did.
+            Ok(_) | Err(Error::Cancelled { .. } | Error::AllDiverged { .. } | Error::NotConverged { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         let last = ends.windows(2).last().map_or(0.0, |w| (w[1] - w[0]).as_secs_f64());
-        Ok(last * run.method.levels() as f64)
+        Ok(last * run.method.levels() as f64 / images.len() as f64)
     }
 }

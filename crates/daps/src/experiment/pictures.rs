@@ -32,6 +32,27 @@ pub(super) fn sample_of(directory: &Path, cell: &Cell) -> PathBuf {
 }
 
 impl Experiment {
+    /// The pictures that the file asks of a cell of an image.
+    pub(super) fn wanted_pictures(
+        &self,
+        image: usize,
+        directory: &Path,
+        cell: &Cell,
+    ) -> impl Iterator<Item = PathBuf> {
+        let row = self.shows(image).then(|| row_of(directory, cell));
+        row.into_iter().chain(self.keeps_samples().then(|| sample_of(directory, cell)))
+    }
+
+    fn shows(&self, image: usize) -> bool {
+        image < self.config.pictures && is_image(self.model.model.shape())
+    }
+
+    /// FID will want them.
+    fn keeps_samples(&self) -> bool {
+        let shape = self.model.model.shape();
+        self.images() >= FEWEST_FOR_FID && is_image(shape) && shape[0] == 3
+    }
+
     /// Truth, measurement and chains of the first images; the chosen chain of all where FID will want it.
     pub(super) fn keep_pictures(
         &self,
@@ -42,13 +63,13 @@ impl Experiment {
         directory: &Path,
     ) -> Result<()> {
         let &[c, h, w] = &run.config.task.shape[..] else { return Ok(()) };
-        if !is_image(&[c, h, w]) || cell.failure.is_some() {
+        if cell.failure.is_some() {
             return Ok(());
         }
         let (k, d) = (run.config.samples, c * h * w);
         let chain = |row: usize| picture::image(&outcome.values[row * d..(row + 1) * d], [c, h, w]);
-        let mut shown = self.images.truths.numbers.iter().take(self.config.pictures);
-        if shown.any(|n| *n == run.numbers[i]) {
+        let image = self.images.truths.numbers.iter().position(|n| *n == run.numbers[i]);
+        if image.is_some_and(|image| self.shows(image)) {
             files::make_directory(&directory.join("pictures"), true)?;
             let mut row = Vec::new();
             if let Some(truth) = &run.truth {
@@ -58,7 +79,7 @@ impl Experiment {
             row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
             canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
         }
-        if self.images() >= FEWEST_FOR_FID && c == 3 {
+        if self.keeps_samples() {
             files::make_directory(&directory.join("samples"), true)?;
             canvas::write(&sample_of(directory, cell), &chain(i * k + cell.chosen.unwrap_or(0)))?;
         }

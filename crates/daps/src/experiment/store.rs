@@ -8,6 +8,24 @@ use std::path::{Path, PathBuf};
 use super::cell::Cell;
 use crate::{Error, Result, files};
 
+/// The file of the cells, a line each.
+pub(super) const CELLS: &str = "cells.jsonl";
+
+/// How many bytes are whole lines.
+fn whole_lines(text: &[u8]) -> usize {
+    text.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1)
+}
+
+/// Cells by key; of two lines the later counts.
+fn parsed(path: &Path, text: &[u8]) -> Result<HashMap<String, Cell>> {
+    let cell = |(i, line): (usize, &str)| {
+        let cell: Cell = serde_json::from_str(line)
+            .map_err(|e| Error::content(path, format!("line {} is damaged: {e}", i + 1)))?;
+        Ok((cell.key.clone(), cell))
+    };
+    String::from_utf8_lossy(text).lines().enumerate().map(cell).collect()
+}
+
 /// Finished cells by key.
 pub(crate) struct Store {
     path: PathBuf,
@@ -19,7 +37,7 @@ impl Store {
     /// Opens the cells of a directory, alone: a second process is refused. A line that a kill cut off is dropped.
     pub fn open(directory: &Path) -> Result<Self> {
         files::make_directory(directory, true)?;
-        let path = directory.join("cells.jsonl");
+        let path = directory.join(CELLS);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(Error::file(&path, "cannot open"))?;
         match file.try_lock() {
@@ -31,18 +49,20 @@ impl Store {
         }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(Error::file(&path, "cannot read"))?;
-        let whole = text.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
+        let whole = whole_lines(&text);
         if whole < text.len() {
             file.set_len(whole as u64).map_err(Error::file(&path, "cannot mend"))?;
             file.seek(SeekFrom::End(0)).map_err(Error::file(&path, "cannot mend"))?;
         }
-        let mut cells = HashMap::new();
-        for (i, line) in String::from_utf8_lossy(&text[..whole]).lines().enumerate() {
-            let cell: Cell = serde_json::from_str(line)
-                .map_err(|e| Error::content(&path, format!("line {} is damaged: {e}", i + 1)))?;
-            cells.insert(cell.key.clone(), cell);
-        }
+        let cells = parsed(&path, &text[..whole])?;
         Ok(Self { path, file, cells })
+    }
+
+    /// The cells of a directory that belongs to another experiment, which may be at work; by key.
+    pub fn read(directory: &Path) -> Result<HashMap<String, Cell>> {
+        let path = directory.join(CELLS);
+        let text = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
+        parsed(&path, &text[..whole_lines(&text)])
     }
 
     /// The cell of a key.
