@@ -5,15 +5,15 @@
 //! x_{k+1} is the ODE's endpoint from v_k + σ_k z; σ_k falls linearly in DDPM's time.
 //!
 //! Defaults: 10 levels from time step 400 to 1, 100 gradient steps, momentum 0.9, 20 ODE steps, as released for
-//! super-resolution (phase retrieval: 200 levels from step 1000). Deviations: the rate counts in units of 1/‖A‖², so that it
-//! does not depend on the image's size; 0.01 is their 1000 for the mean squared error of 64x64 colour measurements. The ODE
-//! runs on a poly-7 grid, where theirs is even in time.
+//! super-resolution (phase retrieval: 200 levels from step 1000). Deviations: the rate counts in units of 1/‖A‖² (of the
+//! derivative at x_k where A is nonlinear and no bound is tight), so that it does not depend on the image's size; 0.01 is their
+//! 1000 for the mean squared error of 64x64 colour measurements. The ODE runs on a poly-7 grid, where theirs is even in time.
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
 use daps_core::{
-    Error, Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, State,
-    Task, Walk,
+    Error, Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, Smooth,
+    State, Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -60,12 +60,13 @@ impl Dcdp {
         let Some(map) = operator.as_differentiable() else {
             return Err(Error::missing("dcdp", "a differentiable operator", operator.name()));
         };
-        let eta = self.rate / map.lipschitz_squared();
+        let eta: Vec<f64> =
+            likelihood.with_beta(1.0).curvature_at(x)?.iter().map(|norm| -self.rate / norm).collect();
         let (mut x, mut b) = (x.clone(), x.zeros_like()?);
         for _ in 0..self.steps {
             let gradient = map.vjp(&x, &likelihood.residual(&x)?)?;
             b = combine(&[(&[self.momentum], &b), (&[1.0], &gradient)])?;
-            x = combine(&[(&[1.0], &x), (&[-eta], &b)])?;
+            x = combine(&[(&[1.0], &x), (&eta, &b)])?;
         }
         Ok(x)
     }

@@ -11,10 +11,12 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, sum_rows};
 use daps_core::{
-    Address, Error, Level, Likelihood, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule,
-    ScheduleRule, Sigma, Smooth, State, Task, Walk, with_real,
+    Error, Level, Likelihood, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma,
+    Smooth, State, Task, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::shared::{pure_noise, step_noise};
 
 /// Settings of DPS.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,16 +145,12 @@ impl Method for Dps {
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
-        let (Some(model), Some(likelihood)) =
-            (task.denoiser("dps")?.as_differentiable(), task.likelihood.as_smooth())
+        let denoiser = &**task.denoiser("dps")?;
+        let (Some(model), Some(likelihood)) = (denoiser.as_differentiable(), task.likelihood.as_smooth())
         else {
             return Err(Error::missing("dps", "derivatives", "this task"));
         };
-        let (shape, dtype) = (task.model.shape(), task.denoiser("dps")?.dtype());
-        let start = || {
-            let z = noise.normal(Address::new(0, Purpose::Init, 0), shape, dtype)?;
-            Ok(State::start(combine(&[(&[schedule.start()], &z)])?))
-        };
+        let start = || Ok(State::start(pure_noise(denoiser, noise, schedule.start())?));
         walk.run(start, |state, step| {
             let x = &state.x_t;
             let pull = |x0: &Tensor| self.cotangent(likelihood, x0);
@@ -160,7 +158,7 @@ impl Method for Dps {
             let (ratio, strength) = (step.next / step.sigma, self.strength(step.sigma, step.next));
             state.x_t = match self.dynamics {
                 Dynamics::Sde => {
-                    let z = noise.normal(Address::new(step.index, Purpose::Renoise, 0), shape, dtype)?;
+                    let z = step_noise(denoiser, noise, step)?;
                     let keep = ratio * ratio;
                     let spread = step.next * (1.0 - keep).max(0.0).sqrt();
                     combine(&[

@@ -236,6 +236,38 @@ fn split_gibbs_samplers_follow_their_recursion_and_reach_the_posterior_of_the_co
     }
 }
 
+/// Where the bound of a nonlinear operator is far above any picture's own, the steps are as long as the picture allows.
+#[test]
+fn dcdp_comes_to_the_measurement_of_a_nonlinear_blur() {
+    let shape = [1, 12, 12];
+    let kernel = daps_operators::motion_kernel(5, 0.5, 3, 0).unwrap();
+    let operator: Arc<dyn Operator> = Arc::new(
+        daps_operators::NonlinearBlur::new(&shape, kernel, daps_operators::Border::Reflect, 0.8, 2.0)
+            .unwrap(),
+    );
+    let noise = Noise::chains(3, 4);
+    let truth = noise.normal(Address::new(0, Purpose::Instance, 0), &shape, DType::F64).unwrap();
+    let y = operator.apply(&(truth * 0.4).unwrap()).unwrap();
+    let prior =
+        GaussianMixture::gaussian(&shape, vec![0.0; 144], RowCovariance::Diagonal(vec![0.16; 144])).unwrap();
+    let likelihood = Arc::new(Gaussian::new(operator, y, 0.05).unwrap());
+    let task = Task::new(Arc::new(prior), likelihood.clone()).unwrap();
+    // One level of little noise: the answer is where the gradient steps came to.
+    let method = Dcdp {
+        schedule: ScheduleRule::Poly { levels: 1, max: 0.01, min: 0.01, rho: 7.0 },
+        steps: 20,
+        rate: 0.1,
+        ..Dcdp::default()
+    };
+    let samples = method.sample(&task, &noise, None, &mut ()).unwrap();
+    let misfit = |x: &Tensor| {
+        let r = to_f64(&likelihood.residual(x).unwrap()).unwrap();
+        r.iter().map(|r| r * r).sum::<f64>()
+    };
+    let (before, after) = (misfit(&samples.x.zeros_like().unwrap()), misfit(&samples.x));
+    assert!(after < 0.2 * before, "{after} of {before}");
+}
+
 #[test]
 fn dcdp_follows_its_recursion() {
     let ode = Ode::paper(5);

@@ -12,7 +12,6 @@ use daps_core::{Address, Noise, Purpose, Row};
 use daps_methods::Parameter;
 use daps_methods::registry;
 use serde::Serialize;
-use toml::Table;
 
 use crate::experiment::{Block, Cell, Experiment, ExperimentConfig, MethodEntry, Store, Tuned};
 use crate::progress::Progress;
@@ -48,6 +47,14 @@ impl Metric {
         }
     }
 
+    fn name(self) -> &'static str {
+        match self {
+            Self::Psnr => "PSNR",
+            Self::Ssim => "SSIM",
+            Self::Lpips => "LPIPS",
+        }
+    }
+
     /// As a table shows it.
     fn shown(self, score: f64) -> f64 {
         if self == Self::Lpips { -score } else { score }
@@ -68,7 +75,7 @@ pub struct Search {
 }
 
 /// What was found for a task.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Found {
     /// The task's label.
     pub task: String,
@@ -131,13 +138,8 @@ impl Search {
         let [method] = &config.methods[..] else {
             return Err(Error::Config("tune: expected one method".into()));
         };
-        let entry = registry::entry(&method.name)?;
-        if self.trials == 0 {
-            return Err(Error::Config("trials: expected at least 1, got 0".into()));
-        }
-        let trials = if entry.parameters.is_empty() { 1 } else { self.trials };
-        let drawn: Vec<Vec<f64>> = (0..trials).map(|t| draw(entry.parameters, t, self.seed)).collect();
-        let method = method.clone();
+        let (method, entry) = (method.clone(), registry::entry(&method.name)?);
+        let drawn = self.drawn(entry.parameters)?;
         let trial = |(t, values): (usize, &Vec<f64>)| {
             let mut one = MethodEntry { label: label(t), ..method.clone() };
             entry.parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
@@ -150,26 +152,18 @@ impl Search {
         let blocks = experiment.blocks(&pairs)?;
         let mut store = Store::open(directory)?;
         let mut found = Vec::new();
-        let mut log = format!(
-            "task,trial,{}images,score\n",
-            entry.parameters.iter().map(|p| format!("{},", p.name)).collect::<String>()
-        );
+        let names: Vec<&str> = entry.parameters.iter().map(|p| p.name).collect();
+        let mut log = names.iter().fold("task,trial,".to_owned(), |head, name| head + name + ",");
+        log += "images,score\n";
         for task in experiment.config().tasks() {
-            let own: Vec<&Block> = blocks.iter().filter(|b| b.pair.task.label == task.label).collect();
             let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(|p| p.refusal.clone());
             if refusal.is_some() {
-                found.push(Found {
-                    task: task.label.clone(),
-                    refusal,
-                    trial: 0,
-                    parameters: BTreeMap::new(),
-                    score: None,
-                    default_score: None,
-                });
+                found.push(Found { task: task.label.clone(), refusal, ..Found::default() });
                 continue;
             }
-            let mut race: Race = (0..trials).map(|t| (t, None)).collect();
-            for images in self.rungs(experiment.images(), trials) {
+            let own: Vec<&Block> = blocks.iter().filter(|b| b.pair.task.label == task.label).collect();
+            let mut race: Race = (0..drawn.len()).map(|t| (t, None)).collect();
+            for images in self.rungs(experiment.images(), drawn.len()) {
                 let running: Vec<(&Block, usize)> = own
                     .iter()
                     .filter(|b| race.iter().any(|(t, _)| b.pair.method.label == label(*t)))
@@ -189,13 +183,12 @@ impl Search {
                 }
             }
             let (best, score) = race[0];
-            let names = entry.parameters.iter().map(|p| p.name.to_owned());
             let default = race.iter().find(|(t, _)| *t == 0).and_then(|(_, s)| *s);
             found.push(Found {
                 task: task.label.clone(),
                 refusal: None,
                 trial: best,
-                parameters: names.zip(drawn[best].iter().copied()).collect(),
+                parameters: names.iter().map(|n| (*n).to_owned()).zip(drawn[best].iter().copied()).collect(),
                 score: score.map(|s| self.metric.shown(s)),
                 default_score: default.map(|s| self.metric.shown(s)),
             });
@@ -203,6 +196,15 @@ impl Search {
         files::write(&directory.join("trials.csv"), log.as_bytes())?;
         self.write(&experiment, &method.name, &found, directory)?;
         Ok(Some(found))
+    }
+
+    /// The parameters of every trial; a method without any has one trial.
+    fn drawn(&self, parameters: &[Parameter]) -> Result<Vec<Vec<f64>>> {
+        if self.trials == 0 {
+            return Err(Error::Config("trials: expected at least 1, got 0".into()));
+        }
+        let trials = if parameters.is_empty() { 1 } else { self.trials };
+        Ok((0..trials).map(|t| draw(parameters, t, self.seed)).collect())
     }
 
     /// How many images a trial has seen after each round.
@@ -231,10 +233,10 @@ impl Search {
         ranked
     }
 
-    /// The best settings of every task, spelled out.
+    /// The best settings of every task, spelled out; what an earlier search in the directory found for other tasks stays.
     fn write(&self, experiment: &Experiment, name: &str, found: &[Found], directory: &Path) -> Result<()> {
-        let config = experiment.config();
-        let mut tasks: BTreeMap<String, Table> = BTreeMap::new();
+        let (config, path) = (experiment.config(), directory.join(format!("{name}.toml")));
+        let mut tasks = if path.exists() { Tuned::read(&path)?.tasks } else { BTreeMap::new() };
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
             let settings = &config.methods[found.trial].settings;
             tasks.insert(task.operator.clone(), registry::resolve(name, settings, &task.operator)?);
@@ -243,10 +245,10 @@ impl Search {
         let text = toml::to_string(&tuned).map_err(|e| Error::content(directory, e))?;
         let (trials, images) = (config.methods.len(), experiment.images());
         let head = format!(
-            "# Settings of {name} by task: the best of {trials} trials by {:?} on {images} images, found by daps tune.\n",
-            self.metric
+            "# Settings of {name} by task: the best of {trials} trials by {} on {images} images, found by daps tune.\n",
+            self.metric.name()
         );
-        files::write(&directory.join(format!("{name}.toml")), (head + &text).as_bytes())
+        files::write(&path, (head + &text).as_bytes())
     }
 }
 

@@ -100,10 +100,12 @@ impl StepSize {
     }
 }
 
-/// An upper bound of the curvature of -log(p(x0 | x_t) p(y | x0)), per row or one for all.
+/// The curvature of -log(p(x0 | x_t) p(y | x0)), per row or one for all: its bound, or where that is loose, about the largest
+/// around the chain's start.
 pub(crate) fn curvature(approx: &Approx, likelihood: &dyn Likelihood) -> Result<Vec<f64>> {
     let prior = approx.curvature()?;
-    let data = super::smooth("a step bounded by the curvature", likelihood)?.curvature();
+    let data =
+        super::smooth("a step bounded by the curvature", likelihood)?.curvature_at(&approx.start()?)?;
     let rows = prior.len().max(data.len());
     Ok((0..rows).map(|i| pick(&prior, i) + pick(&data, i)).collect())
 }

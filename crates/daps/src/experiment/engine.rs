@@ -139,8 +139,7 @@ impl Experiment {
         progress: &mut dyn Progress,
     ) -> Result<bool> {
         let left = |b: &Block, n: usize, store: &Store| self.missing(store, directory, b, n);
-        let work =
-            |(b, n): &(&Block, usize)| left(b, *n, store).len().div_ceil(self.together(b)) * b.levels;
+        let work = |(b, n): &(&Block, usize)| left(b, *n, store).len().div_ceil(self.together(b)) * b.levels;
         progress.begin(&self.config.name, wanted.iter().map(work).sum());
         for (block, images) in wanted {
             for images in left(block, *images, store).chunks(self.together(block)) {

@@ -7,8 +7,8 @@ use std::time::Instant;
 use daps_core::{Error, Event};
 use serde::Serialize;
 
-use super::{Block, Experiment};
 use super::store::{CELLS, Store};
+use super::{Block, Experiment};
 use crate::Result;
 use crate::progress::Progress;
 
@@ -45,7 +45,9 @@ impl Experiment {
             };
             let (cells, missing): (usize, usize) = (own().map(|b| b.keys.len()).sum(), own().map(left).sum());
             let seconds = match own().next().filter(|_| missing > 0) {
-                Some(block) => missing as f64 * self.seconds(pair, self.together(block).min(missing), block.chains)?,
+                Some(block) => {
+                    missing as f64 * self.seconds(pair, self.together(block).min(missing), block.chains)?
+                }
                 None => 0.0,
             };
             all.push(Estimate {
@@ -78,7 +80,8 @@ impl Experiment {
         };
         match run.method.sample(&run.task(&rows)?, &run.noise(&rows), None, &mut watch) {
             // A pair that gives up has taken its time too; the table will say that it did.
-            Ok(_) | Err(Error::Cancelled { .. } | Error::AllDiverged { .. } | Error::NotConverged { .. }) => {}
+            Ok(_) | Err(Error::Cancelled { .. } | Error::AllDiverged { .. } | Error::NotConverged { .. }) => {
+            }
             Err(error) => return Err(error.into()),
         }
         let last = ends.windows(2).last().map_or(0.0, |w| (w[1] - w[0]).as_secs_f64());

@@ -4,26 +4,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use daps::core::candle::{Device, Tensor};
 use daps::priors::{NetworkConfig, NetworkPrior};
 use serde_json::Value;
 
-fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn solved(args: &[&str]) -> (Value, String) {
-    let output = daps(args);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
-    (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), error)
-}
+use crate::common::{daps, solved, text};
 
 /// Exit code 2, one sentence (beside notes), and no output directory.
 fn refused(args: &[&str], out: &Path, says: &str) {

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use crate::common;
+
 fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).arg("weights").args(args).output().unwrap()
+    common::daps(&[&["weights"], args].concat())
 }
 
 fn golden(name: &str) -> String {

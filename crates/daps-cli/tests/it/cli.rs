@@ -2,15 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::common::{daps, text};
 
 /// Exit code 2, one sentence on standard error, nothing on standard output.
 fn refused(args: &[&str], says: &str) {

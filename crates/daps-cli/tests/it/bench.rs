@@ -3,8 +3,10 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use crate::common;
+
 fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).args(["bench", "nn"]).args(args).output().unwrap()
+    common::daps(&[&["bench", "nn"], args].concat())
 }
 
 #[test]

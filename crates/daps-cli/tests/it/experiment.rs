@@ -4,19 +4,13 @@
 use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use daps::core::candle::{Device, Tensor};
 use serde_json::Value;
 
-fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).args(args).output().expect("the command runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::common::{daps, text};
 
 const TABLE: &str = r#"
 name = "small"

@@ -5,12 +5,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn daps(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_daps")).arg("train").args(args).output().unwrap()
-}
+use crate::common::{self, text};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn daps(args: &[&str]) -> Output {
+    common::daps(&[&["train"], args].concat())
 }
 
 const CONFIG: &str = r#"

@@ -1,0 +1,10 @@
+//! The command as a user meets it, in one binary: linking takes longer than most of its tests.
+
+mod bench;
+mod cli;
+mod common;
+mod discrete;
+mod experiment;
+mod solve;
+mod train;
+mod weights;
