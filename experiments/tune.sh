@@ -37,7 +37,7 @@ tune() {
 }
 
 # The longest first. Fixed settings are those of experiments/main.toml.
-tune dps --set 'schedule={ rule = "poly", levels = 1000, max = 100.0, min = 0.01 }'
+tune dps
 tune red_diff
 tune daps --set preset=paper --set budget=1k
 tune dpnp --set iterations=40 --set 'reverse={ steps = 20 }'

@@ -66,9 +66,10 @@ impl Default for Guidance {
 }
 
 impl Default for Dps {
-    /// 1000 ancestral steps with ζ = 1, as in the paper's FFHQ experiments.
+    /// The 1000 ancestral steps of DDPM with ζ = 1, as in the paper's FFHQ experiments. As many steps on a poly-7 grid gave
+    /// 21.7 dB for 22.1 in super-resolution (4 faces): too few of them are at levels where the image takes shape.
     fn default() -> Self {
-        let schedule = ScheduleRule::Poly { levels: 1000, max: 100.0, min: 0.01, rho: daps_core::RHO };
+        let schedule = ScheduleRule::Ddpm { levels: 1000, first: 999, last: 0 };
         Self { schedule, dynamics: Dynamics::Sde, guidance: Guidance::default() }
     }
 }

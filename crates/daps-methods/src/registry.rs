@@ -56,7 +56,7 @@ kernel = "langevin"
         "dps",
         Dps,
         r#"
-schedule = { rule = "poly", levels = 100, max = 100.0, min = 0.01 }
+schedule = { rule = "ddpm", levels = 1000, first = 999 }
 dynamics = "sde"
 guidance = { norm = { zeta = 1.0 } }
 "#,
