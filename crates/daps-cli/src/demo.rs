@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let mut bar = Bar::new()?;
     let result = demo.run(&mut bar);
-    if bar.stopped() && result.is_err() {
+    if matches!(&result, Err(error) if error.is_cancelled()) {
         eprintln!("stopped; what is done is in {}", out.display());
         return Ok(Outcome::Stopped);
     }

@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     experiment.notes().iter().for_each(|note| eprintln!("note: {note}"));
     let mut bar = Bar::new()?;
     if args.dry_run {
-        let estimates = experiment.estimate(&out, &mut bar)?;
+        let estimates = experiment.estimate(&out, &args.reuse, &mut bar)?;
         if bar.stopped() {
             return Ok(Outcome::Stopped);
         }

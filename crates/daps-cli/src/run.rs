@@ -50,12 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let directory = Directory { path: args.out.clone(), resume: args.resume, checkpoint_every: seconds };
     let mut bar = Bar::new()?;
     let result = run.execute(&directory, &mut bar);
-    if bar.stopped() && result.is_err() {
-        eprintln!(
-            "stopped; go on with: daps run {} --out {} --resume",
-            args.config.display(),
-            args.out.display()
-        );
+    if matches!(&result, Err(error) if error.is_cancelled()) {
+        eprintln!("stopped; go on with the same command and --resume");
         return Ok(Outcome::Stopped);
     }
     let summary = result?;
@@ -73,7 +69,8 @@ pub fn show(summary: &Summary, out: &Path) {
     let several = summary.measurements.len() > 1;
     if several && summary.psnr.is_some() {
         let mean = |list: &Option<Vec<f64>>| {
-            list.as_ref().map(|l| l.iter().filter(|v| v.is_finite()).sum::<f64>() / l.len() as f64)
+            let finite: Vec<f64> = list.iter().flatten().copied().filter(|v| v.is_finite()).collect();
+            (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
         };
         let row = |m: &Measurement| {
             let numbers = [number(mean(&m.psnr), 2), number(m.mean_psnr, 2), number(Some(m.chi2), 3)];

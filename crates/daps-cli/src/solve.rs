@@ -196,6 +196,11 @@ impl Args {
 
     fn method(&self, operator: &str, discrete: bool) -> anyhow::Result<Table> {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
+            if self.method.is_some() || self.budget.is_some() || self.kernel.is_some() {
+                bail!(
+                    "--preset {file} names its method and all of its settings; leave out --method, --budget and --kernel"
+                );
+            }
             return Ok(Tuned::read(Path::new(file))?.method(operator)?);
         }
         let mut table = Table::new();
@@ -241,7 +246,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let directory = Directory { path: out.clone(), resume: args.resume, checkpoint_every: every };
     let (mut bar, start) = (Bar::new()?, Instant::now());
     let result = run.execute(&directory, &mut bar);
-    if bar.stopped() && result.is_err() {
+    if matches!(&result, Err(error) if error.is_cancelled()) {
         eprintln!("stopped; go on with the same command and --out {} --resume", out.display());
         return Ok(Outcome::Stopped);
     }

@@ -52,7 +52,7 @@ pub struct Args {
     /// Seed of masks, noise, chains and trials
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// A fixed setting of the method, as KEY=VALUE
+    /// A fixed setting of the method, as KEY=VALUE; it is not searched
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The directory of the search; what is done there is not run again [default: runs/tune-METHOD]
@@ -134,6 +134,7 @@ impl Args {
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let search = Search {
+        fixed: settings(&args.set)?.into_iter().map(|(key, _)| key).collect(),
         trials: args.trials,
         strategy: if args.halving { Strategy::Halving } else { Strategy::Random },
         metric: match args.metric {

@@ -108,6 +108,15 @@ impl From<f64> for Beta {
 }
 
 impl Gaussian {
+    /// How many numbers say something of x, per row or one for all.
+    #[must_use]
+    pub fn measured(&self) -> Vec<usize> {
+        match self.operator.visible() {
+            Some(rows) => rows.iter().map(|row| row.iter().filter(|v| **v).count()).collect(),
+            None => vec![self.operator.output_shape().iter().product()],
+        }
+    }
+
     /// Checks that operator, measurement and noise level fit together.
     pub fn new(operator: Arc<dyn Operator>, y: Tensor, beta: impl Into<Beta>) -> Result<Self> {
         let rows = check_rows("measurement", &y, operator.output_shape())?;

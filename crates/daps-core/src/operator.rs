@@ -37,6 +37,12 @@ pub trait Operator: Send + Sync {
         1
     }
 
+    /// Which outputs depend on x, `[1 or rows][outputs]`, where some do not: hidden pixels, lines that were not sampled. What a
+    /// measurement holds at the others says nothing.
+    fn visible(&self) -> Option<Vec<Vec<bool>>> {
+        None
+    }
+
     /// J(x)ᵀ r.
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
         None

@@ -5,9 +5,11 @@
 //! x_{k+1} is the ODE's endpoint from v_k + σ_k z; σ_k falls linearly in DDPM's time.
 //!
 //! Defaults: 10 levels from time step 400 to 1, 100 gradient steps, momentum 0.9, 20 ODE steps, as released for
-//! super-resolution (phase retrieval: 200 levels from step 1000). Deviations: the rate counts in units of 1/‖A‖² (of the
-//! derivative at x_k where A is nonlinear and no bound is tight), so that it does not depend on the image's size; 0.01 is their
-//! 1000 for the mean squared error of 64x64 colour measurements. The ODE runs on a poly-7 grid, where theirs is even in time.
+//! super-resolution (inpainting: 20 levels from step 700 with 50 gradient steps; phase retrieval and nonlinear deblurring: 200
+//! levels from step 1000 to 20 and 50; deblurring: rate 1). Deviations: the rate counts in units of 1/‖A‖² (of the derivative
+//! at x_k where A is nonlinear and no bound is tight), so that it does not depend on the image's size; 0.01 is their 1000 for
+//! the mean squared error of 64x64 colour measurements. The ODE runs on a poly-7 grid, where theirs is even in time, and its end
+//! is not clipped to [-1, 1].
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;

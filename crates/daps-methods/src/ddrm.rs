@@ -9,7 +9,7 @@
 //! - σ' >= β/s: N((1-η_b) D̄ + η_b ȳ, σ'² - η_b²β²/s²).
 //!
 //! It starts at N(ȳ, σ² - β²/s²) in the modes where that is a variance, at N(0, σ²) elsewhere. Defaults: 20 steps of DDPM's
-//! schedule, η = 0.85, η_b = 1. Deviations: none.
+//! schedule, η = 0.85, η_b = 1. Deviations: small singular values are kept, where the released code takes those below 0.03 for zero.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, pick};

@@ -5,8 +5,9 @@
 //! next state is x̂0 + σ'(√(1-ζ) ε̂ + √ζ z).
 //!
 //! Their σ̄ = √(1-ᾱ)/√ᾱ is σ here, and dividing the variance-preserving step by √ᾱ' gives the line above. The minimiser is
-//! the mean of N(D, σ²/λ) given y. Defaults: 100 steps of DDPM's schedule, λ = 1 and ζ = 0.1, as released. Deviations: time
-//! steps are evenly spaced, where the released settings space them quadratically.
+//! the mean of N(D, σ²/λ) given y. Defaults: 100 steps of DDPM's schedule, λ = 0.25 and ζ = 0.1: the released λ = 1 goes
+//! with a β that counts on images in [0, 1], half of the one here. Deviations: time steps are evenly spaced, where the released
+//! settings space them quadratically.
 
 use daps_core::real::combine;
 use daps_core::{
@@ -35,7 +36,7 @@ pub struct DiffPir {
 
 impl Default for DiffPir {
     fn default() -> Self {
-        Self { schedule: ScheduleRule::Ddpm { levels: 100, first: 999, last: 0 }, lambda: 1.0, zeta: 0.1 }
+        Self { schedule: ScheduleRule::Ddpm { levels: 100, first: 999, last: 0 }, lambda: 0.25, zeta: 0.1 }
     }
 }
 

@@ -5,8 +5,9 @@
 //! Metropolis-adjusted Langevin otherwise; x_{k+1} ~ p(x) exp(-‖x - x_{k+½}‖²/(2η_k²)), by the stochastic sampler
 //! ("DDS-DDPM"), which is reverse diffusion from x_{k+½} taken as a state of level η_k.
 //!
-//! The paper asks for η_k that decreases to a small value and gives no one schedule for all tasks: here it is held at η_0 for
-//! `hold` iterations and then falls geometrically to η_min. Deviations: the deterministic sampler ("DDS-DDIM") is left out.
+//! The paper asks for η_k that decreases to a small value: here, as in the released code, it is held at η_0 for `hold` iterations
+//! and then falls geometrically to η_min. Deviations: without the release's warm start by another method η_0 has to be larger (3
+//! for their 0.4); the deterministic sampler ("DDS-DDIM") is left out; D is not clipped to [-1, 1].
 
 use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,8 @@
 //!
 //! Guidance `norm` is the paper's: ζ ∇‖y - A(D)‖ in the VP coordinate u = x/√(1+σ²), so that in x the step carries the
 //! factor √((1+σ²)(1+σ'²)). Guidance `likelihood` adds the gradient of log p(y | D(x, σ)) to the score with its true β, as
-//! the DAPS paper's 2-D experiment does: (σ² - σ'²) for the SDE and half of it for the ODE.
+//! the DAPS paper's 2-D experiment does: (σ² - σ'²) for the SDE and half of it for the ODE. Deviations: D is not clipped to
+//! [-1, 1], as the released code does it.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, sum_rows};

@@ -3,11 +3,12 @@
 //! Paper: Dou, Song, "Diffusion Posterior Sampling for Linear Inverse Problem Solving: A Filtering Perspective", ICLR 2024,
 //! Algorithms 1 and 2. The measurement is diffused with the noise of x seen through A, y_σ = y + σ A n, a chain drawn
 //! backwards from its first level; p(y_σ | x_σ) = N(A x_σ, β²). From particles at σ, ancestors are resampled with weights
-//! p(y_σ' | x_σ) = N(A μ, β² + v AAᵀ), and each moves by the exact draw of N(μ, v) N(y_σ'; A x, β²), where N(μ, v) is the
-//! ancestral step to σ'. One particle is kept at the end.
+//! p(y_σ' | x_σ) = N(A μ, β² + v AAᵀ), and each moves by the exact draw of N(μ, v) N(y_σ'; A x, β²), where N(μ, v) is DDIM's
+//! step to σ' with the share c of fresh noise: μ = D + √(1-c) (σ'/σ)(x - D), v = cσ'². One particle is kept at the end.
 //!
 //! Dividing their variance-preserving chain by √ᾱ gives these lines: c_k²σ_y² becomes β². Defaults: M = 20 particles, 1000
-//! levels of DDPM's schedule. Deviations: ancestors are chosen before they move, which has the same law with less noise.
+//! levels of DDPM's schedule, c = 0.95 as released. Deviations: ancestors are chosen before they move, which has the same law
+//! with less noise; the first particles are drawn without regard to the measurement; D is not clipped to [-1, 1].
 
 use std::sync::Arc;
 
@@ -21,8 +22,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::modes;
-use crate::reverse::bridge;
-use crate::shared::{check_particles, gaussian, one_beta};
+use crate::shared::{check_particles, check_range, gaussian, one_beta};
 
 /// Settings of FPS-SMC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,11 +32,14 @@ pub struct FpsSmc {
     pub schedule: ScheduleRule,
     /// M, particles per sample.
     pub particles: usize,
+    /// c: the share of fresh noise in a step.
+    pub fresh: f64,
 }
 
 impl Default for FpsSmc {
     fn default() -> Self {
-        Self { schedule: ScheduleRule::Ddpm { levels: 1000, first: 999, last: 0 }, particles: 20 }
+        let schedule = ScheduleRule::Ddpm { levels: 1000, first: 999, last: 0 };
+        Self { schedule, particles: 20, fresh: 0.95 }
     }
 }
 
@@ -68,6 +71,7 @@ impl Method for FpsSmc {
 
     fn check_settings(&self) -> Result<()> {
         self.schedule()?;
+        check_range("fps_smc.fresh", self.fresh, 0.0, 1.0)?;
         check_particles(INFO.name, self.particles)
     }
 
@@ -101,13 +105,14 @@ impl Method for FpsSmc {
             Ok(state)
         };
         walk.run(start, |state, step| {
-            let (keep, spread) = bridge(step.sigma, step.next);
+            let keep = (1.0 - self.fresh).sqrt() * step.next / step.sigma;
+            let spread = self.fresh.sqrt() * step.next;
             let at = |purpose| Address::new(step.index, purpose, 0);
             // The measurement at the next level.
             let drift =
                 combine(&[(&[keep], state.memory(1)?), (&[spread], &seen(at(Purpose::Measurement))?)])?;
             let y = repeat(&single.u_t(&combine(&[(&[1.0], &y), (&[1.0], &drift)])?)?, count)?;
-            // The ancestral step of every particle, and how well each foresees that measurement.
+            // The step of every particle, and how well each foresees that measurement.
             let x = state.memory(0)?.reshape(flat.as_slice())?;
             let x0 = model.denoise(&x, &Sigma::Same(step.sigma))?;
             let mean = combine(&[(&[keep], &x), (&[1.0 - keep], &x0)])?;

@@ -47,13 +47,7 @@ static INFO: MethodInfo = MethodInfo {
 
 /// Numbers that are measured, per row or for all: a mask hides the others.
 fn measured(likelihood: &Gaussian) -> Vec<f64> {
-    let operator = likelihood.operator();
-    match operator.as_linear().and_then(|linear| linear.diagonal()) {
-        Some(rows) => {
-            rows.iter().map(|row| row.iter().filter(|a| **a != 0.0).count().max(1) as f64).collect()
-        }
-        None => vec![operator.output_shape().iter().product::<usize>() as f64],
-    }
+    likelihood.measured().iter().map(|m| (*m).max(1) as f64).collect()
 }
 
 /// ∇ ½‖A(μ) - y‖²/m.

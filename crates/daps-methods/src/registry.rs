@@ -18,6 +18,8 @@ pub struct Entry {
     pub name: &'static str,
     /// Settings as a table, to a method; `task` is the operator's name, which presets depend on.
     pub build: fn(&Table, task: &str) -> Result<Arc<dyn Method>>,
+    /// The settings with every default and preset spelled out.
+    pub resolve: fn(&Table, task: &str) -> Result<Table>,
     /// A complete configuration that works, for documentation and tests.
     pub example: &'static str,
     /// What a search may tune.
@@ -34,6 +36,7 @@ macro_rules! entry {
                 method.check_settings()?;
                 Ok(Arc::new(method))
             },
+            resolve: |table, _| to_table(&read::<$method>($name, table)?),
             example: $example,
             parameters: &[$($parameter),*],
         }
@@ -44,7 +47,8 @@ macro_rules! entry {
 pub const METHODS: &[Entry] = &[
     Entry {
         name: "daps",
-        build: daps,
+        build: |table, task| Ok(Arc::new(daps_settings(table, task)?)),
+        resolve: |table, task| to_table(&daps_settings(table, task)?),
         example: r#"
 preset = "paper"
 budget = "100"
@@ -86,10 +90,10 @@ eta = 0.85
         DiffPir,
         r#"
 schedule = { rule = "ddpm", levels = 100 }
-lambda = 1.0
+lambda = 0.25
 zeta = 0.1
 "#,
-        [Parameter::log("lambda", 1.0, 0.1, 30.0), Parameter::linear("zeta", 0.1, 0.0, 1.0)]
+        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::linear("zeta", 0.1, 0.0, 1.0)]
     ),
     entry!(
         "red_diff",
@@ -99,7 +103,7 @@ schedule = { rule = "ddpm", levels = 1000 }
 lambda = 0.25
 rate = 0.5
 "#,
-        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::log("rate", 0.5, 0.005, 1.0)]
+        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::log("rate", 0.5, 0.001, 1.0)]
     ),
     entry!(
         "dcdp",
@@ -111,7 +115,7 @@ rate = 0.01
 momentum = 0.9
 ode = { steps = 20 }
 "#,
-        [Parameter::log("rate", 0.01, 0.0003, 0.3), Parameter::linear("momentum", 0.9, 0.0, 0.95)]
+        [Parameter::log("rate", 0.01, 0.001, 2.0), Parameter::linear("momentum", 0.9, 0.0, 0.95)]
     ),
     entry!(
         "fps_smc",
@@ -119,8 +123,9 @@ ode = { steps = 20 }
         r#"
 schedule = { rule = "ddpm", levels = 1000 }
 particles = 20
+fresh = 0.95
 "#,
-        []
+        [Parameter::linear("fresh", 0.95, 0.2, 1.0)]
     ),
     entry!(
         "dpnp",
@@ -146,7 +151,7 @@ reverse = { steps = 100 }
 "#,
         [
             Parameter::log("rho", 10.0, 1.0, 30.0),
-            Parameter::linear("decay", 0.9, 0.8, 0.98),
+            Parameter::linear("decay", 0.9, 0.7, 0.95),
             Parameter::log("rho_min", 0.3, 0.02, 0.5)
         ]
     ),
@@ -157,7 +162,7 @@ reverse = { steps = 100 }
 iterations = 1000
 feedback = 0.9
 "#,
-        [Parameter::linear("feedback", 0.9, 0.5, 1.0)]
+        [Parameter::linear("feedback", 0.9, 0.1, 1.0)]
     ),
     entry!("pseudo_inverse", PseudoInverse, "cutoff = 0.01", [Parameter::log("cutoff", 0.01, 1e-4, 1.0)]),
     entry!(
@@ -191,6 +196,7 @@ iterations = 500
     Entry {
         name: "discrete_daps",
         build: |table, _| Ok(Arc::new(discrete_settings(table)?)),
+        resolve: |table, _| to_table(&discrete_settings(table)?),
         example: r#"
 preset = "best"
 "#,
@@ -234,20 +240,10 @@ pub fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
     (entry(name)?.build)(table, task)
 }
 
-/// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
-/// among its settings, and `schedule`, `estimate`, `beta` or a kernel table replace a part of it.
-fn daps(table: &Table, task: &str) -> Result<Arc<dyn Method>> {
-    Ok(Arc::new(daps_settings(table, task)?))
-}
-
 /// The settings with every default and preset spelled out, so that a file of them means the same for ever.
 pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
     build(name, table, task)?;
-    match name {
-        "daps" => to_table(&daps_settings(table, task)?),
-        "discrete_daps" => to_table(&discrete_settings(table)?),
-        _ => Ok(table.clone()),
-    }
+    (entry(name)?.resolve)(table, task)
 }
 
 /// Discrete DAPS from a preset, parts of which the table may replace; `budget` is a number of levels.
@@ -272,6 +268,8 @@ fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
     Ok(settings)
 }
 
+/// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
+/// among its settings, and `schedule`, `estimate`, `beta` or a kernel table replace a part of it.
 fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
     let mut table = table.clone();
     let preset = text("daps", &mut table, "preset")?;
@@ -338,6 +336,16 @@ mod tests {
             assert_eq!(info.name, entry.name);
             assert!(!info.summary.is_empty() && info.paper.contains("20"), "{info:?}");
             assert!(method.levels() > 0);
+            // What is spelled out means the same and is complete: spelled out again it stays, and no default is left to change.
+            let resolved = resolve(entry.name, &table, "super_resolution").unwrap();
+            assert_eq!(
+                resolve(entry.name, &resolved, "super_resolution").unwrap(),
+                resolved,
+                "{}",
+                entry.name
+            );
+            let bare = resolve(entry.name, &Table::new(), "super_resolution").unwrap_or_default();
+            assert!(bare.keys().all(|key| resolved.contains_key(key)), "{}: {resolved:?}", entry.name);
         }
     }
 

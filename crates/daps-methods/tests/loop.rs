@@ -154,7 +154,7 @@ fn rivals(phase: bool, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Meth
         all.push(("ddrm", Arc::new(Ddrm { schedule: schedule(), ..Ddrm::default() })));
         all.push(("ddnm", Arc::new(Ddnm { schedule: schedule(), ..Ddnm::default() })));
         all.push(("diffpir", Arc::new(DiffPir { schedule: schedule(), ..DiffPir::default() })));
-        all.push(("fps_smc", Arc::new(FpsSmc { schedule: schedule(), particles: 3 })));
+        all.push(("fps_smc", Arc::new(FpsSmc { schedule: schedule(), particles: 3, ..FpsSmc::default() })));
         all.push(("tv", Arc::new(Tv { iterations: 5, ..Tv::default() })));
         all.push(("harmonic", Arc::new(Harmonic { iterations: 5, ..Harmonic::default() })));
     }

@@ -302,6 +302,7 @@ fn dcdp_follows_its_recursion() {
 /// measurements is that of a Kalman filter. Both are followed exactly; only right weights give the second.
 #[test]
 fn fps_smc_is_a_linear_recursion_with_one_particle_and_a_kalman_filter_with_many() {
+    const FRESH: f64 = 0.6;
     let schedule = ScheduleRule::Geometric { levels: 6, max: 3.0, min: 0.4 };
     let steps = levels(&schedule);
     let law = |i: usize, many: bool| {
@@ -311,8 +312,7 @@ fn fps_smc_is_a_linear_recursion_with_one_particle_and_a_kalman_filter_with_many
         let (mut mean, mut within) = (0.0, first * first);
         let (mut mm, mut me, mut ee) = (0.0, 0.0, (first * s).powi(2));
         for &(sigma, next) in &steps {
-            let keep = (next / sigma).powi(2);
-            let v = next * next * (1.0 - keep);
+            let (keep, v) = ((1.0 - FRESH).sqrt() * next / sigma, FRESH * next * next);
             let (p, q) = denoiser(i, sigma);
             let (a, b) = (keep + (1.0 - keep) * p, (1.0 - keep) * q);
             // e' = κ e + √v s n, then the gain applied to y + e' - s (a m + b).
@@ -330,10 +330,10 @@ fn fps_smc_is_a_linear_recursion_with_one_particle_and_a_kalman_filter_with_many
         }
         Law { mean, variance: mm + within }
     };
-    let one = FpsSmc { schedule: schedule.clone(), particles: 1 };
+    let one = FpsSmc { schedule: schedule.clone(), particles: 1, fresh: FRESH };
     agrees("fps, one particle", &draw(&one, CHAINS), |i| law(i, false));
     // 500 particles: the bias of order 1/500 is far below the error of 1500 samples.
-    let many = FpsSmc { schedule, particles: 500 };
+    let many = FpsSmc { schedule, particles: 500, fresh: FRESH };
     agrees("fps-smc", &draw(&many, 1500), |i| law(i, true));
     let gap = law(0, true).variance / law(0, false).variance;
     assert!((gap - 1.0).abs() > 0.3, "the two laws must differ for the test to tell weights apart: {gap}");

@@ -149,6 +149,10 @@ impl Operator for Inpainting {
         self.masked(x)
     }
 
+    fn visible(&self) -> Option<Vec<Vec<bool>>> {
+        Some(self.singular().iter().map(|row| row.iter().map(|s| *s != 0.0).collect()).collect())
+    }
+
     fn rows(&self) -> Option<usize> {
         self.masks.rows()
     }

@@ -59,6 +59,7 @@ pub fn all(operator: &Arc<dyn Operator>, x: &Tensor, seed: u64) -> Outcome {
     precision(&**operator, x, seed)?;
     rows(operator, x, seed)?;
     diagonal(&**operator, x)?;
+    visible(&**operator, x, seed)?;
     factors(&**operator, x)?;
     local(&**operator, x)?;
     threads(&**operator, x, seed)
@@ -156,6 +157,16 @@ pub fn adjoint(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let nothing = to_f64(&operator.apply(&x.zeros_like()?)?)?;
     require(operator, "a linear map takes zero to zero", nothing.iter().all(|v| *v == 0.0))?;
     require(operator, "a linear map is differentiable", operator.as_differentiable().is_some())
+}
+
+/// What is not visible is zero for all x, and what is visible is not.
+pub fn visible(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
+    let Some(visible) = operator.visible() else { return Ok(()) };
+    let y = operator.apply(&normal(x, operator.input_shape(), seed, 20)?)?;
+    let (values, n) = (to_f64(&y)?, y.elem_count() / y.dims()[0]);
+    let one = |k: usize| visible[if visible.len() == 1 { 0 } else { k / n }][k % n];
+    require(operator, "what is not visible is zero", (0..values.len()).all(|k| one(k) || values[k] == 0.0))?;
+    require(operator, "what is visible is not zero", (0..values.len()).all(|k| !one(k) || values[k] != 0.0))
 }
 
 /// A diagonal map multiplies every value by its entry.

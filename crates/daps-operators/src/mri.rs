@@ -253,6 +253,12 @@ impl Operator for Mri {
         }))
     }
 
+    /// Every coil sees the real and imaginary parts of what is sampled.
+    fn visible(&self) -> Option<Vec<Vec<bool>>> {
+        let planes = 2 * self.output[0];
+        Some(self.masks.iter().map(|mask| mask.sampled.repeat(planes)).collect())
+    }
+
     fn rows(&self) -> Option<usize> {
         self.maps.rows().or(self.masks.rows())
     }

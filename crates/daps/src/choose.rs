@@ -47,7 +47,7 @@ pub(crate) fn choose(
     if !task::is_ambiguous(run.operator.name()) {
         return Ok(Choice { chosen: best, kept: whole, denoising_error: None });
     }
-    let m = run.operator.output_shape().iter().product::<usize>() as f64;
+    let m = run.measured(run.rows[rows.start].measurement as usize) as f64;
     let ties: Vec<usize> =
         whole.into_iter().filter(|&c| chi2[c] <= chi2[best] + TIE * (2.0 / m).sqrt()).collect();
     let errors = denoising_errors(

@@ -1,6 +1,6 @@
 //! The configuration of a run: one TOML file, checked before any work starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -112,6 +112,15 @@ impl RunConfig {
         Ok(())
     }
 
+    /// Makes the paths of files absolute, so that the configuration means the same wherever it is read; they start at `base`.
+    pub fn settle(&mut self, base: &Path) -> Result<()> {
+        for path in [&mut self.task.truth, &mut self.task.measurement].into_iter().flatten() {
+            *path = absolute(&base.join(&*path))?;
+        }
+        settle(&mut self.task.options, base)?;
+        settle(&mut self.prior, base)
+    }
+
     /// The method's name and its settings; what is not said depends on whether the prior is one over tokens.
     pub fn method(&self, discrete: bool) -> Result<(String, Table)> {
         let mut settings = self.method.clone();
@@ -126,6 +135,22 @@ impl RunConfig {
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|e| Error::Config(format!("configuration: {e}")))
     }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(Error::file(path, "cannot find"))
+}
+
+/// Makes the files and folders that a table of settings names absolute; they start at `base`.
+pub(crate) fn settle(table: &mut Table, base: &Path) -> Result<()> {
+    // These are names, even where something of the same name lies about.
+    const NAMES: [&str; 2] = ["kind", "name"];
+    for (_, value) in table.iter_mut().filter(|(key, _)| !NAMES.contains(&key.as_str())) {
+        if let Some(path) = value.as_str().map(|text| base.join(text)).filter(|path| path.exists()) {
+            *value = toml::Value::from(absolute(&path)?.to_string_lossy().into_owned());
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -39,6 +39,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether somebody asked for the end.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Core(daps_core::Error::Cancelled { .. }))
+    }
+
     pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::File { path, what, source }

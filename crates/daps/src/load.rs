@@ -111,8 +111,9 @@ fn pictures(paths: &[PathBuf], shape: &[usize], fit: bool) -> Result<Batch> {
         let (pixels, said) = decode(path, &bytes, shape, fit)?;
         values.extend(pixels);
         let stem = stem(path);
-        let taken = names.iter().filter(|n| **n == stem || n.starts_with(&format!("{stem}."))).count();
-        names.push(if taken == 0 { stem } else { format!("{stem}.{taken}") });
+        let several = (1..).map(|i| format!("{stem}.{i}"));
+        let free = std::iter::once(stem.clone()).chain(several).find(|name| !names.contains(name));
+        names.push(free.unwrap_or(stem));
         if !said.is_empty() {
             notes.push(format!("{}: {}", path.display(), said.join("; ")));
         }

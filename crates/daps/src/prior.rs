@@ -68,7 +68,11 @@ pub fn named(text: &str) -> Result<Table> {
         let content: Table = toml::from_str(&crate::files::read_text(path)?)
             .map_err(|e| Error::content(path, e.message().trim()))?;
         return match content.get("prior") {
-            Some(Value::Table(prior)) => Ok(prior.clone()),
+            Some(Value::Table(prior)) => {
+                let mut prior = prior.clone();
+                crate::config::settle(&mut prior, path.parent().unwrap_or(Path::new("")))?;
+                Ok(prior)
+            }
             _ => Err(Error::content(path, "has no [prior] table")),
         };
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::to_f64;
+use daps_core::real::{batched, to_f64};
 use daps_core::{Cost, Event, Likelihood, Samples, State};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -235,6 +235,26 @@ impl<'a> Record<'a> {
             self.checkpoint(None)?;
         }
         Ok(())
+    }
+
+    /// Keeps a batch all of whose chains diverged before the last level.
+    pub fn batch_lost(&mut self, rows: usize) -> Result<()> {
+        let levels = self.run.method.levels();
+        for level in self.trace.len() - self.batch * levels..levels {
+            self.trace.push(
+                json!({ "batch": self.batch, "level": level, "diverged": rows, "chi2": [] }).to_string(),
+            );
+        }
+        let dtype = self.run.denoiser("a chain that diverges")?.dtype();
+        let nothing =
+            Tensor::full(f32::NAN, batched(rows, &self.run.config.task.shape), &candle_core::Device::Cpu)?;
+        let cost = self.cost;
+        self.batch_done(Samples { x: nothing.to_dtype(dtype)?, diverged: vec![true; rows], cost })
+    }
+
+    /// Whether no chain is left.
+    pub fn all_diverged(&self) -> bool {
+        self.done_diverged.iter().all(|d| *d)
     }
 
     /// Writes the results; `metrics.json` is the last of them, then the checkpoint goes.

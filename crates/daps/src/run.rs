@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_finite, combine};
+use daps_core::real::{check_finite, combine, from_f64, pick, to_f64};
 use daps_core::{
     Address, Denoiser, Event, Gaussian, Likelihood, Method, Mismatch, Model, Noise, Operator, Purpose, Row,
     Task,
@@ -56,6 +56,7 @@ impl Run {
     /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
     pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
         config.check()?;
+        config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
         daps_methods::registry::build(&method, &settings, &config.task.operator)?;
@@ -100,7 +101,7 @@ impl Run {
         let (y, beta) = (measured.y, config.task.noise);
         let (y, likelihood): (_, Arc<dyn Likelihood>) = match &model {
             Model::Denoiser(denoiser) => {
-                let y = y.to_dtype(denoiser.dtype())?;
+                let y = only_visible(&y.to_dtype(denoiser.dtype())?, &*operator)?;
                 (y.clone(), Arc::new(Gaussian::new(operator.clone(), y, beta)?))
             }
             Model::Tokens(_) => {
@@ -181,14 +182,24 @@ impl Run {
         }
     }
 
-    /// ‖A(x) - y‖²/(m β²) of every row; of tokens, each wrong one counts 1, and m is the number of those that were measured.
+    /// ‖A(x) - y‖²/(m β²) of every row, where m numbers were measured; of tokens, each wrong one counts 1.
     pub(crate) fn chi2(&self, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
-        let outputs = self.operator.output_shape().iter().product::<usize>();
-        let (m, factor) = match self.operator.as_local().filter(|_| self.is_discrete()) {
-            Some(local) => ((0..outputs).filter(|&k| !local.sites_of(0, k).is_empty()).count(), -1.0),
-            None => (outputs, -2.0),
+        let (m, factor) = match likelihood.as_gaussian() {
+            Some(gaussian) => (gaussian.measured(), -2.0),
+            None => (vec![self.measured(0)], -1.0),
         };
-        Ok(likelihood.log_prob(x)?.iter().map(|l| factor * l / m.max(1) as f64).collect())
+        let each = likelihood.log_prob(x)?.into_iter().enumerate();
+        Ok(each.map(|(row, l)| factor * l / pick(&m, row).max(1) as f64).collect())
+    }
+
+    /// How many numbers or tokens of a measurement say something of x.
+    pub(crate) fn measured(&self, measurement: usize) -> usize {
+        let outputs = self.operator.output_shape().iter().product::<usize>();
+        match (self.likelihood.as_gaussian(), self.operator.as_local()) {
+            (Some(gaussian), _) => pick(&gaussian.measured(), measurement),
+            (None, Some(local)) => (0..outputs).filter(|&k| !local.sites_of(0, k).is_empty()).count(),
+            (None, None) => outputs,
+        }
     }
 
     /// The noise of some rows.
@@ -209,6 +220,7 @@ impl Run {
         progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
         let (first, mut from) = (record.batch(), record.take_state());
         (0..first * self.method.levels()).for_each(|_| _ = progress.step("done before"));
+        let mut lost = None;
         for rows in batches.into_iter().skip(first) {
             if let Some(state) = &from {
                 state.check(rows.len(), &self.config.task.shape, self.method.levels())?;
@@ -232,7 +244,17 @@ impl Run {
             if let Some(error) = failed {
                 return Err(error);
             }
-            record.batch_done(result?)?;
+            match result {
+                // The other batches may fare better, as they would in one batch with these rows.
+                Err(error @ daps_core::Error::AllDiverged { .. }) => {
+                    lost = Some(error);
+                    record.batch_lost(rows.len())?;
+                }
+                result => record.batch_done(result?)?,
+            }
+        }
+        if let Some(error) = lost.filter(|_| record.all_diverged()) {
+            return Err(error.into());
         }
         progress.end();
         record.finish()
@@ -335,6 +357,17 @@ fn measure(
     Ok(Measured { notes: [notes, measured.notes].concat(), ..measured })
 }
 
+/// A measurement with zeros where it says nothing: a painted hole is no answer, and noise there is no misfit.
+fn only_visible(y: &Tensor, operator: &dyn Operator) -> Result<Tensor> {
+    let Some(visible) = operator.visible() else { return Ok(y.clone()) };
+    let n = y.elem_count() / y.dims()[0].max(1);
+    let keep = |(k, v): (usize, f64)| {
+        let row = if visible.len() == 1 { 0 } else { k / n };
+        if visible[row][k % n] { v } else { 0.0 }
+    };
+    Ok(from_f64(to_f64(y)?.into_iter().enumerate().map(keep).collect(), y.dims(), y.dtype())?)
+}
+
 /// Measures truths.
 fn measured(config: &RunConfig, model: &Model, operator: &dyn Operator, truths: Truths) -> Result<Measured> {
     let Truths { values, names, numbers } = truths;
@@ -356,4 +389,65 @@ fn measured(config: &RunConfig, model: &Model, operator: &dyn Operator, truths: 
 
 fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {
     Noise::new(seed, numbers.iter().map(|&measurement| Row { measurement, chain: 0 }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    const LANGEVIN: &str = "samples = 2\n[task]\noperator = 'inpaint_random'\nshape = [1, 8, 8]\nmeasurement = 'y.npy'\n\
+        [prior]\nkind = 'gaussian'\nstd = 0.5\n[method]\nschedule = { rule = 'poly', levels = 12 }\n\
+        estimate = { kind = 'gaussian', center = 'tweedie', spread = 'prior' }\n\
+        kernel = { kind = 'langevin', steps = 20, step_size = { rule = 'curvature', factor = 0.5 } }\n";
+
+    fn given(y: impl Fn(usize) -> f64, batch: usize) -> (tempfile::TempDir, Run) {
+        let dir = tempfile::tempdir().unwrap();
+        let y = Tensor::from_vec((0..128).map(y).collect(), (2, 1, 8, 8), &Device::Cpu).unwrap();
+        y.write_npy(dir.path().join("y.npy")).unwrap();
+        let config = RunConfig { batch, ..RunConfig::parse(LANGEVIN).unwrap() };
+        let run = Run::new(config, dir.path()).unwrap();
+        (dir, run)
+    }
+
+    /// Whatever is painted into the holes of a measurement is neither a misfit nor counted.
+    #[test]
+    fn only_what_was_measured_counts() {
+        let (_dir, run) = given(|k| 0.1 + 0.01 * (k % 64) as f64, 4);
+        let visible = run.operator.visible().unwrap().remove(0);
+        // 70 % of 64 pixels are hidden.
+        assert_eq!((run.measured(0), visible.iter().filter(|v| **v).count()), (20, 20));
+        let y = to_f64(&run.y).unwrap();
+        assert!((0..128).all(|k| (y[k] != 0.0) == visible[k % 64]));
+        // Off by 0.1 at every pixel: (0.1/0.05)² where it is seen.
+        let off = Tensor::from_vec(
+            (0..128).map(|k| 0.2 + 0.01 * (k % 64) as f64).collect(),
+            (2, 1, 8, 8),
+            &Device::Cpu,
+        );
+        let likelihood = run.likelihood.select(&[0, 1]).unwrap();
+        let chi2 = run.chi2(&*likelihood, &off.unwrap()).unwrap();
+        assert!(chi2.iter().all(|c| (c - 4.0).abs() < 1e-9), "{chi2:?}");
+    }
+
+    /// Chains of one measurement diverge: the others are the same whether they share its batches or not.
+    #[test]
+    fn a_batch_that_diverges_costs_no_other() {
+        let found = [1, 4].map(|batch| {
+            let (dir, run) = given(|k| if k < 64 { 0.3 } else { 1e308 }, batch);
+            let path = dir.path().join("out");
+            let directory = Directory { path: path.clone(), resume: false, checkpoint_every: Duration::ZERO };
+            let summary = run.execute(&directory, &mut ()).unwrap();
+            assert_eq!((summary.samples, summary.diverged), (4, 2));
+            let (tensors, _) = crate::files::read_tensors(&path.join("samples.safetensors")).unwrap();
+            to_f64(&tensors["samples"]).unwrap()[..128].to_vec()
+        });
+        assert_eq!(found[0], found[1]);
+        let (dir, run) = given(|_| 1e308, 1);
+        let path = dir.path().join("out");
+        let directory = Directory { path, resume: false, checkpoint_every: Duration::ZERO };
+        let error = run.execute(&directory, &mut ()).unwrap_err().to_string();
+        assert!(error.contains("diverged"), "{error}");
+    }
 }

@@ -58,7 +58,7 @@ pub struct Measurement {
     pub chosen: usize,
     /// The chains that mean and deviation are taken over.
     pub kept: Vec<usize>,
-    /// RMS of A(x) - y.
+    /// RMS of A(x) - y over what was measured.
     pub error: Vec<f64>,
     /// ‖A(x) - y‖²/(m β²), mean over the kept chains.
     pub chi2: f64,
@@ -141,14 +141,14 @@ impl Outcome {
         let chi2 = run.chi2(&*run.task(&all)?.likelihood, &samples)?;
         let curves = read_curves(run, trace)?;
         let (mut means, mut stds, mut found) = (Vec::new(), Vec::new(), Vec::new());
-        for (i, name) in run.names.iter().enumerate() {
+        for i in 0..run.names.len() {
             let rows = i * k..(i + 1) * k;
             let choice =
                 choose::choose(run, &samples, rows.clone(), &chi2[rows.clone()], &diverged[rows.clone()])?;
             let chain = |c: usize| &values[(i * k + c) * d..(i * k + c + 1) * d];
             let (mean, std) = moments(&choice.kept, chain, d);
             let truth = truth.as_ref().map(|t| &t[i * d..(i + 1) * d]);
-            let one = Measurement::new(run, name, &choice, &chi2[rows.clone()], &diverged[rows]);
+            let one = Measurement::new(run, i, &choice, &chi2[rows.clone()], &diverged[rows]);
             found.push(one.compared(run, truth, k, chain, (&mean, std.as_deref())).diagnosed(&curves[i]));
             means.push(mean);
             stds.push(std);
@@ -190,13 +190,13 @@ fn moments<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], d: usize) -> 
 }
 
 impl Measurement {
-    fn new(run: &Run, name: &str, choice: &Choice, chi2: &[f64], diverged: &[bool]) -> Self {
-        let m = run.operator.output_shape().iter().product::<usize>() as f64;
+    fn new(run: &Run, measurement: usize, choice: &Choice, chi2: &[f64], diverged: &[bool]) -> Self {
+        let m = run.measured(measurement) as f64;
         let fit = average(choice.kept.iter().map(|&c| chi2[c])).unwrap_or(f64::NAN);
         let error =
             |(c, lost): (&f64, &bool)| if *lost { f64::NAN } else { c.sqrt() * run.config.task.noise };
         Self {
-            name: name.to_owned(),
+            name: run.names[measurement].clone(),
             chosen: choice.chosen,
             kept: choice.kept.clone(),
             error: chi2.iter().zip(diverged).map(error).collect(),

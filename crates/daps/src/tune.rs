@@ -72,6 +72,8 @@ pub struct Search {
     pub metric: Metric,
     /// Seed of the trials' parameters.
     pub seed: u64,
+    /// Settings that stay as they are, by name: parameters in them are not searched.
+    pub fixed: Vec<String>,
 }
 
 /// What was found for a task.
@@ -122,6 +124,15 @@ fn label(trial: usize) -> String {
     format!("trial-{trial:03}")
 }
 
+/// The table of trials with those that an earlier search in the directory made of other tasks.
+fn kept_trials(path: &Path, head: &str, config: &ExperimentConfig) -> Result<String> {
+    let before = if path.exists() { files::read_text(path)? } else { String::new() };
+    let is_other = |line: &&str| config.tasks().all(|t| line.split(',').next() != Some(t.label.as_str()));
+    let same_head = before.lines().next() == Some(head);
+    let kept = before.lines().skip(1).filter(is_other).filter(|_| same_head);
+    Ok(std::iter::once(head).chain(kept).fold(String::new(), |text, line| text + line + "\n"))
+}
+
 /// Trials still in the race, best first, with their scores.
 type Race = Vec<(usize, Option<f64>)>;
 
@@ -139,22 +150,30 @@ impl Search {
             return Err(Error::Config("tune: expected one method".into()));
         };
         let (method, entry) = (method.clone(), registry::entry(&method.name)?);
-        let drawn = self.drawn(entry.parameters)?;
+        let is_free =
+            |p: &&Parameter| self.fixed.iter().all(|f| p.name.split('.').next() != Some(f.as_str()));
+        let parameters: Vec<Parameter> = entry.parameters.iter().filter(is_free).copied().collect();
+        let drawn = self.drawn(&parameters)?;
         let trial = |(t, values): (usize, &Vec<f64>)| {
             let mut one = MethodEntry { label: label(t), ..method.clone() };
-            entry.parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
+            parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
             one
         };
         let methods: Vec<MethodEntry> = drawn.iter().enumerate().map(trial).collect();
         let config = ExperimentConfig { methods, baseline: None, plots: vec![], pictures: 0, ..config };
         let experiment = Experiment::open(config, base)?;
+        if self.metric == Metric::Lpips && !experiment.has_lpips() {
+            let what = "no trial has an LPIPS: its images need three colours, and its weights `daps weights get lpips`";
+            return Err(Error::Config(format!("tune: {what}")));
+        }
         let pairs = experiment.pairs()?;
         let blocks = experiment.blocks(&pairs)?;
         let mut store = Store::open(directory)?;
         let mut found = Vec::new();
-        let names: Vec<&str> = entry.parameters.iter().map(|p| p.name).collect();
-        let mut log = names.iter().fold("task,trial,".to_owned(), |head, name| head + name + ",");
-        log += "images,score\n";
+        let names: Vec<&str> = parameters.iter().map(|p| p.name).collect();
+        let head =
+            names.iter().fold("task,trial,".to_owned(), |head, name| head + name + ",") + "images,score";
+        let mut log = kept_trials(&directory.join("trials.csv"), &head, experiment.config())?;
         for task in experiment.config().tasks() {
             let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(|p| p.refusal.clone());
             if refusal.is_some() {
@@ -287,7 +306,7 @@ mod tests {
 
     #[test]
     fn halving_doubles_the_images() {
-        let search = |strategy| Search { trials: 8, strategy, metric: Metric::Psnr, seed: 0 };
+        let search = |strategy| Search { trials: 8, strategy, metric: Metric::Psnr, seed: 0, fixed: vec![] };
         assert_eq!(search(Strategy::Halving).rungs(4, 8), [1, 2, 4]);
         assert_eq!(search(Strategy::Halving).rungs(5, 8), [1, 2, 4, 5]);
         assert_eq!(search(Strategy::Halving).rungs(4, 1), [4]);

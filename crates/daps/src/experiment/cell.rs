@@ -45,7 +45,7 @@ pub struct Cell {
     pub ssim_mean: Option<f64>,
     /// PSNR of the chain that is closest to the truth, as if it were known which.
     pub psnr_best: Option<f64>,
-    /// RMS of A(x) - y, mean over the chains of `psnr`.
+    /// RMS of A(x) - y over what was measured, mean over the chains of `psnr`.
     pub error: Option<f64>,
     /// χ² of the residual per number at the true noise; 1 for posterior samples.
     pub chi2: Option<f64>,
@@ -192,6 +192,10 @@ impl Cell {
         if self.diverged == self.samples {
             return self.failed("all chains diverged");
         }
+        let whole = |values: Vec<Option<f64>>| -> Vec<Option<f64>> {
+            values.into_iter().zip(&error).map(|(v, e)| v.filter(|_| e.is_some())).collect()
+        };
+        let (turned, lpips) = (whole(turned), whole(lpips));
         let chains =
             Chains { psnr: list(&found.psnr), psnr_turned: turned, ssim: list(&found.ssim), lpips, error };
         let head = |values: &[Option<f64>]| match ambiguous {

@@ -10,7 +10,7 @@ use daps_core::{Event, Likelihood, Samples};
 
 use super::cell::{Cell, Level, mean};
 use super::pictures::half_turned;
-use super::store::Store;
+use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, write};
 use crate::progress::Progress;
 use crate::summary::{Outcome, quality};
@@ -74,24 +74,24 @@ impl Experiment {
     }
 
     /// Whether the store has all that the file asks of an image's cell: its numbers, and its levels and pictures where wanted.
-    fn has(&self, store: &Store, directory: &Path, key: &str, image: usize) -> bool {
+    fn has(&self, cells: &Cells, directory: &Path, key: &str, image: usize) -> bool {
         let complete = |cell: &Cell| {
             let levels = !self.follows() || !cell.levels.is_empty();
             let pictures = self.wanted_pictures(image, directory, cell).all(|file| file.exists());
             cell.failure.is_some() || (levels && pictures)
         };
-        store.get(key).is_some_and(complete)
+        cells.get(key).is_some_and(complete)
     }
 
     /// Which of the first images of a block are not there yet.
     pub(super) fn missing(
         &self,
-        store: &Store,
+        cells: &Cells,
         directory: &Path,
         block: &Block,
         images: usize,
     ) -> Vec<usize> {
-        (0..images).filter(|&i| !self.has(store, directory, &block.keys[i], i)).collect()
+        (0..images).filter(|&i| !self.has(cells, directory, &block.keys[i], i)).collect()
     }
 
     /// Runs what is missing in the directory and writes tables, plots and the report; `progress` may ask to stop, which keeps
@@ -104,7 +104,7 @@ impl Experiment {
     ) -> Result<Progressed> {
         let pairs = self.pairs()?;
         let blocks = self.blocks(&pairs)?;
-        let others = others.iter().map(|d| Store::read(d)).collect::<Result<Vec<_>>>()?;
+        let others = others.iter().map(|d| store::read(d)).collect::<Result<Vec<_>>>()?;
         let mut store = Store::open(directory)?;
         let keys = || blocks.iter().flat_map(|b| b.keys.iter().map(move |key| (b, key)));
         let known = |key: &str| others.iter().find_map(|cells| cells.get(key));
@@ -112,10 +112,10 @@ impl Experiment {
         let adopted = adopted.filter_map(|(b, key)| Some(b.labelled(known(key)?))).collect();
         store.append(adopted)?;
         let whole = || blocks.iter().map(|b| (b, self.images()));
-        let left = whole().map(|(b, n)| self.missing(&store, directory, b, n).len()).sum::<usize>();
+        let left = whole().map(|(b, n)| self.missing(store.cells(), directory, b, n).len()).sum::<usize>();
         self.fill(&whole().collect::<Vec<_>>(), &mut store, directory, progress)?;
         let cells: Vec<Cell> = keys().filter_map(|(b, key)| Some(b.labelled(store.get(key)?))).collect();
-        let still = whole().map(|(b, n)| self.missing(&store, directory, b, n).len()).sum::<usize>();
+        let still = whole().map(|(b, n)| self.missing(store.cells(), directory, b, n).len()).sum::<usize>();
         let unfit = pairs
             .iter()
             .filter_map(|p| Some(format!("{} on {}: {}", p.method.label, p.task.label, p.refusal.as_ref()?)));
@@ -138,7 +138,7 @@ impl Experiment {
         directory: &Path,
         progress: &mut dyn Progress,
     ) -> Result<bool> {
-        let left = |b: &Block, n: usize, store: &Store| self.missing(store, directory, b, n);
+        let left = |b: &Block, n: usize, store: &Store| self.missing(store.cells(), directory, b, n);
         let work = |(b, n): &(&Block, usize)| left(b, *n, store).len().div_ceil(self.together(b)) * b.levels;
         progress.begin(&self.config.name, wanted.iter().map(work).sum());
         for (block, images) in wanted {
@@ -281,7 +281,7 @@ fn turned(run: &Run, chains: &[f64], truth: &[f64]) -> Vec<Option<f64>> {
 
 /// Adds a level to every image's list.
 fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [Vec<Level>]) -> Result<()> {
-    let Event::Level { step, x0_hat, x0_y, .. } = event else { return Ok(()) };
+    let Event::Level { step, x0_hat, x0_y, state, .. } = event else { return Ok(()) };
     let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { return Ok(()) };
     let (truth, d, k) = (to_f64(truth)?, c * h * w, run.config.samples);
     let judge = |x: &Tensor| -> Result<Vec<(Option<f64>, Option<f64>)>> {
@@ -291,7 +291,8 @@ fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [V
             .chunks(d)
             .enumerate()
             .map(|(r, x)| quality(x, &truth[r / k * d..(r / k + 1) * d], [c, h, w]).0);
-        Ok(psnr.zip(chi2).collect())
+        let whole = state.diverged.iter().map(|diverged| !diverged);
+        Ok(psnr.zip(chi2).zip(whole).map(|(both, whole)| if whole { both } else { (None, None) }).collect())
     };
     let (estimate, draw) = (judge(x0_hat)?, judge(x0_y)?);
     for (i, list) in levels.iter_mut().enumerate() {

@@ -1,13 +1,14 @@
 //! What an experiment will cost: two levels of every pair are run and extrapolated.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use daps_core::{Error, Event};
 use serde::Serialize;
 
-use super::store::{CELLS, Store};
+use super::store::{self, CELLS};
 use super::{Block, Experiment};
 use crate::Result;
 use crate::progress::Progress;
@@ -30,19 +31,27 @@ pub struct Estimate {
 }
 
 impl Experiment {
-    /// The cost of every pair, given what is done in the directory; nothing is written there.
-    pub fn estimate(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<Estimate>> {
+    /// The cost of every pair, given what is done in the directory and in those of other experiments; nothing is written.
+    pub fn estimate(
+        &self,
+        directory: &Path,
+        others: &[PathBuf],
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<Estimate>> {
         let pairs = self.pairs()?;
         let blocks = self.blocks(&pairs)?;
-        let store = directory.join(CELLS).exists().then(|| Store::open(directory)).transpose()?;
+        let mut known = HashMap::new();
+        for other in others {
+            known.extend(store::read(other)?);
+        }
+        if directory.join(CELLS).exists() {
+            known.extend(store::read(directory)?);
+        }
         progress.begin("timing", pairs.len());
         let mut all = Vec::new();
         for pair in &pairs {
             let own = || blocks.iter().filter(|b| std::ptr::eq(b.pair, pair));
-            let left = |b: &Block| match &store {
-                Some(store) => self.missing(store, directory, b, b.keys.len()).len(),
-                None => b.keys.len(),
-            };
+            let left = |b: &Block| self.missing(&known, directory, b, b.keys.len()).len();
             let (cells, missing): (usize, usize) = (own().map(|b| b.keys.len()).sum(), own().map(left).sum());
             let seconds = match own().next().filter(|_| missing > 0) {
                 Some(block) => {

@@ -128,13 +128,34 @@ impl Experiment {
         let classifier = config.data.labels.as_ref().map(judge).transpose()?;
         notes.extend(model.notes.iter().cloned());
         let base = base.to_owned();
-        Ok(Self { config, model, prior: table, images, lpips, classifier, paper, tuned, base, notes })
+        let mut experiment =
+            Self { config, model, prior: table, images, lpips, classifier, paper, tuned, base, notes };
+        experiment.notes.extend(experiment.untuned()?);
+        Ok(experiment)
+    }
+
+    /// Pairs that fit but that a method's tuned settings leave out.
+    fn untuned(&self) -> Result<Vec<String>> {
+        let is_left_out = |p: &Pair| {
+            let of = self.config.methods.iter().position(|m| m.label == p.method.label);
+            let tuned = of.and_then(|i| self.tuned[i].as_ref());
+            p.refusal.is_none() && tuned.is_some_and(|t| !t.tasks.contains_key(&p.task.operator))
+        };
+        let note = |p: Pair| {
+            format!("{} is not tuned for {}; it runs with the settings here", p.method.label, p.task.label)
+        };
+        Ok(self.pairs()?.into_iter().filter(is_left_out).map(note).collect())
     }
 
     /// The file's content.
     #[must_use]
     pub fn config(&self) -> &ExperimentConfig {
         &self.config
+    }
+
+    /// Whether there are LPIPS weights, and images for them.
+    pub(crate) fn has_lpips(&self) -> bool {
+        self.lpips.is_some()
     }
 
     /// What a user should know about the prior and the methods.

@@ -17,7 +17,7 @@ fn whole_lines(text: &[u8]) -> usize {
 }
 
 /// Cells by key; of two lines the later counts.
-fn parsed(path: &Path, text: &[u8]) -> Result<HashMap<String, Cell>> {
+fn parsed(path: &Path, text: &[u8]) -> Result<Cells> {
     let cell = |(i, line): (usize, &str)| {
         let cell: Cell = serde_json::from_str(line)
             .map_err(|e| Error::content(path, format!("line {} is damaged: {e}", i + 1)))?;
@@ -26,11 +26,21 @@ fn parsed(path: &Path, text: &[u8]) -> Result<HashMap<String, Cell>> {
     String::from_utf8_lossy(text).lines().enumerate().map(cell).collect()
 }
 
+/// The cells of a directory by key; another process may be at work there.
+pub(super) fn read(directory: &Path) -> Result<Cells> {
+    let path = directory.join(CELLS);
+    let text = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
+    parsed(&path, &text[..whole_lines(&text)])
+}
+
 /// Finished cells by key.
+pub(super) type Cells = HashMap<String, Cell>;
+
+/// Finished cells, to be added to.
 pub(crate) struct Store {
     path: PathBuf,
     file: File,
-    cells: HashMap<String, Cell>,
+    cells: Cells,
 }
 
 impl Store {
@@ -58,11 +68,9 @@ impl Store {
         Ok(Self { path, file, cells })
     }
 
-    /// The cells of a directory that belongs to another experiment, which may be at work; by key.
-    pub fn read(directory: &Path) -> Result<HashMap<String, Cell>> {
-        let path = directory.join(CELLS);
-        let text = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
-        parsed(&path, &text[..whole_lines(&text)])
+    /// All cells.
+    pub(super) fn cells(&self) -> &Cells {
+        &self.cells
     }
 
     /// The cell of a key.

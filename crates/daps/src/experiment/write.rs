@@ -119,7 +119,10 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
     for cell in cells.iter().filter(|c| c.seed == experiment.config.seeds[0] && c.failure.is_none()) {
         groups.entry((cell.task.clone(), cell.method.clone())).or_default().push(cell);
     }
-    for (pair, cells) in groups.into_iter().filter(|(_, cells)| cells.len() == experiment.images()) {
+    let is_whole = |cells: &[&Cell]| {
+        cells.len() == experiment.images() && cells.iter().all(|c| pictures::sample_of(directory, c).exists())
+    };
+    for (pair, cells) in groups.into_iter().filter(|(_, cells)| is_whole(cells)) {
         let keys: String = cells.iter().map(|c| c.key.as_str()).collect();
         let digest = files::sha256(keys);
         if !known.contains_key(&digest) {
