@@ -102,7 +102,7 @@ impl Own {
 
 /// Whether the operator of this name is linear, so that it conditions a Gaussian of any covariance in closed form.
 fn is_linear(task: &str) -> bool {
-    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "hdr" | "toy2d" | "xor")
+    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "hdr" | "toy2d" | "xor" | "and")
 }
 
 /// "100" or "1k".

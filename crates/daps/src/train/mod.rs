@@ -121,10 +121,11 @@ impl Training {
             self.report(progress)?;
         }
         let images = self.trainer.images();
+        let before = self.trainer.curve().last().map_or(f64::NAN, |p| p.loss);
         Ok(Progressed {
             images,
             images_per_second: images as f64 / self.trainer.seconds.max(1e-9),
-            loss: loss.mean,
+            loss: if left > 0 { loss.mean } else { before },
             finished: !stopped,
         })
     }
