@@ -91,10 +91,10 @@ fn cmyk_is_read_and_of_an_animation_the_first_frame() {
 #[test]
 fn names_are_unique_and_harmless() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["a.png", "a.bmp", "b c&d.png"] {
+    for name in ["a.png", "a.bmp", "a.1.png", "b c&d.png"] {
         ImageBuffer::from_pixel(4, 4, Luma([9u8])).save(dir.path().join(name)).unwrap();
     }
     let b = read(dir.path(), &[1, 4, 4]);
-    assert_eq!(b.names, ["a", "a.1", "b_c_d"]);
-    assert_eq!(b.values.dims(), [3, 1, 4, 4]);
+    assert_eq!(b.names, ["a.1", "a", "a.2", "b_c_d"]);
+    assert_eq!(b.values.dims(), [4, 1, 4, 4]);
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use daps::core::candle::{Device, Tensor};
+
 use crate::common::{daps, text};
 
 /// Exit code 2, one sentence on standard error, nothing on standard output.
@@ -98,6 +100,33 @@ fn a_run_writes_its_directory_and_never_overwrites_one() {
     }
     assert_eq!(fs::read_to_string(out.join("trace.jsonl")).unwrap().lines().count(), 3 * 40);
     refused(&["run", &config, "--out", out_text], "already exists and is not empty");
+}
+
+/// Files start at the configuration that names them, wherever the command is called; what a run wrote down can be run again.
+#[test]
+fn a_run_is_repeated_from_what_it_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let array = |shape: &[usize]| {
+        let n = shape.iter().product::<usize>();
+        Tensor::from_vec((0..n).map(|i| (i % 3 % 2) as f64).collect(), shape, &Device::Cpu).unwrap()
+    };
+    array(&[1, 8, 8]).write_npy(dir.path().join("truth.npy")).unwrap();
+    array(&[1, 1, 8, 8]).write_npy(dir.path().join("mask.npy")).unwrap();
+    let run = RUN
+        .replace(
+            "\"inpaint_random\"",
+            "\"inpaint\"\ntruth = \"truth.npy\"\noptions = { mask = \"mask.npy\" }",
+        )
+        .replace("measurements = 2\n", "");
+    let (config, first, second) =
+        (config(dir.path(), &run), dir.path().join("first"), dir.path().join("second"));
+    let go = |config: &str, out: &Path| {
+        let output = daps(&["run", config, "--out", out.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fs::read(out.join("samples.safetensors")).unwrap()
+    };
+    let samples = go(&config, &first);
+    assert_eq!(go(first.join("config.toml").to_str().unwrap(), &second), samples);
 }
 
 /// Killed without warning at several moments and resumed: the files are the same to the byte.
@@ -280,11 +309,7 @@ fn a_network_from_a_pytorch_checkpoint_is_a_prior() {
                schedule = { rule = 'poly', levels = 3 }\n\
                estimate = { kind = 'gaussian', center = { ode = { steps = 2 } }, spread = 'sigma' }\n\
                kernel = { kind = 'exact' }\n";
-    let x = daps::core::candle::Tensor::zeros(
-        (3, 16, 16),
-        daps::core::candle::DType::F32,
-        &daps::core::candle::Device::Cpu,
-    );
+    let x = Tensor::zeros((3, 16, 16), daps::core::candle::DType::F32, &Device::Cpu);
     x.unwrap().write_npy(dir.path().join("x.npy")).unwrap();
     let samples = |text: &str, out: &str| {
         let out = dir.path().join(out);

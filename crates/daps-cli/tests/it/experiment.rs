@@ -332,11 +332,32 @@ fn a_search_goes_on_and_its_settings_are_used() {
     let halving = command(&["--out", &scene.text("halving"), "--halving"]);
     assert_eq!(lines(&scene.path("halving")).len(), 6 + 3 + 2 * 2);
     assert!(halving[0]["score"].as_f64().is_some());
+    // What is set is not searched, and a search of some tasks leaves the settings of others.
+    let fixed = [
+        "tune",
+        "wiener",
+        "--task",
+        "gaussian_blur",
+        "--prior",
+        &prior,
+        "--shape",
+        "1,16,16",
+        "--data",
+        &data,
+    ];
+    let sets = ["--set", "std=0.3", "--set", "mean=0.0", "--out", &out, "--json"];
+    let found: Value = serde_json::from_slice(&daps(&[&fixed[..], &sets].concat()).stdout).unwrap();
+    assert_eq!((&found[0]["trial"], found[0]["parameters"].as_object().unwrap().len()), (&Value::from(0), 0));
     let settings = fs::read_to_string(scene.path("tuned/wiener.toml")).unwrap();
+    assert!(settings.contains("[tasks.gaussian_blur]") && settings.contains("std = 0.3"), "{settings}");
     assert!(settings.contains("[tasks.inpaint_random]") && settings.contains("std = "), "{settings}");
     let table = TABLE.replace("name = \"wiener\"", "name = \"wiener\"\ntuned = \"tuned/wiener.toml\"");
     fs::write(scene.path("table.toml"), table).unwrap();
     assert!(!scene.run("out").1.contains("wiener is not tuned"));
+    let missing =
+        fs::read_to_string(scene.path("table.toml")).unwrap().replace("inpaint_random", "motion_blur");
+    fs::write(scene.path("table.toml"), missing).unwrap();
+    assert!(scene.run("other").1.contains("wiener is not tuned for motion_blur"));
     let truth = Tensor::zeros((1, 16, 16), daps::core::candle::DType::F32, &Device::Cpu).unwrap();
     truth.write_npy(scene.path("truth.npy")).unwrap();
     let (preset, truth, out) =
@@ -346,6 +367,18 @@ fn a_search_goes_on_and_its_settings_are_used() {
         daps(&[&fixed[..], &["--preset", &preset, "--out", &out]].concat())
     };
     assert_eq!(solve("hdr").status.code(), Some(2));
+    let both = daps(&[
+        "solve",
+        "--task",
+        "inpaint_random",
+        "--image",
+        &truth,
+        "--preset",
+        &preset,
+        "--method",
+        "tv",
+    ]);
+    assert!(text(&both.stderr).contains("leave out --method"), "{}", text(&both.stderr));
     let output = solve("inpaint_random");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(fs::read_to_string(scene.path("solved/config.toml")).unwrap().contains("name = \"wiener\""));

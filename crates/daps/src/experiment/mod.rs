@@ -231,6 +231,14 @@ impl Experiment {
         let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
         let mut text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
         text.extend(self.classifier.as_ref().map(|judge| judge.key(number)));
+        // What is in a mask, a kernel or a set of points counts, not only where it lies.
+        for value in config.task.options.values().chain(config.prior.values()) {
+            if let Some(path) = value.as_str().map(|name| self.base.join(name)).filter(|path| path.is_file())
+            {
+                let content = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
+                text += &format!("file {}\n", files::sha256(content));
+            }
+        }
         Ok(files::sha256(text)[..24].to_owned())
     }
 
