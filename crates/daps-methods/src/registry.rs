@@ -103,7 +103,7 @@ schedule = { rule = "ddpm", levels = 1000 }
 lambda = 0.25
 rate = 0.5
 "#,
-        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::log("rate", 0.5, 0.001, 1.0)]
+        [Parameter::log("lambda", 0.25, 0.01, 10.0), Parameter::log("rate", 0.5, 0.005, 1.0)]
     ),
     entry!(
         "dcdp",
