@@ -13,7 +13,7 @@ use daps_methods::Parameter;
 use daps_methods::registry;
 use serde::Serialize;
 
-use crate::experiment::{Block, Cell, Experiment, ExperimentConfig, MethodEntry, Store, Tuned};
+use crate::experiment::{Block, Cell, Experiment, ExperimentConfig, MethodEntry, Pair, Store, Tuned};
 use crate::progress::Progress;
 use crate::{Error, Result, files};
 
@@ -175,7 +175,7 @@ impl Search {
             names.iter().fold("task,trial,".to_owned(), |head, name| head + name + ",") + "images,score";
         let mut log = kept_trials(&directory.join("trials.csv"), &head, experiment.config())?;
         for task in experiment.config().tasks() {
-            let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(|p| p.refusal.clone());
+            let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(Pair::refused);
             if refusal.is_some() {
                 found.push(Found { task: task.label.clone(), refusal, ..Found::default() });
                 continue;

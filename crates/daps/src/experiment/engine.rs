@@ -14,7 +14,7 @@ use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, write};
 use crate::progress::Progress;
 use crate::summary::{Outcome, quality};
-use crate::{Error, Result, Run, task};
+use crate::{Result, Run, task};
 
 /// How far an experiment came.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -27,7 +27,7 @@ pub struct Progressed {
     pub ran: usize,
     /// Cells that have no result.
     pub failed: usize,
-    /// Pairs of method and task that do not fit, and why.
+    /// The tasks that a method does not fit, and why.
     pub unfit: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Experiment {
         for pair in pairs.iter().filter(|p| p.refusal.is_none()) {
             for &seed in &self.config.seeds {
                 let run = self.run(pair, seed, &[0])?;
-                let keys = (0..self.images()).map(|i| self.key(&run, i)).collect::<Result<_>>()?;
+                let keys = self.keys(&run)?;
                 let (levels, chains) = (run.method.levels(), run.config.samples);
                 blocks.push(Block { pair, seed, keys, levels, chains });
             }
@@ -116,15 +116,12 @@ impl Experiment {
         self.fill(&whole().collect::<Vec<_>>(), &mut store, directory, progress)?;
         let cells: Vec<Cell> = keys().filter_map(|(b, key)| Some(b.labelled(store.get(key)?))).collect();
         let still = whole().map(|(b, n)| self.missing(store.cells(), directory, b, n).len()).sum::<usize>();
-        let unfit = pairs
-            .iter()
-            .filter_map(|p| Some(format!("{} on {}: {}", p.method.label, p.task.label, p.refusal.as_ref()?)));
         let progressed = Progressed {
             cells: blocks.iter().map(|b| b.keys.len()).sum(),
             done: blocks.iter().map(|b| b.keys.len()).sum::<usize>() - still,
             ran: left - still,
             failed: cells.iter().filter(|c| c.failure.is_some()).count(),
-            unfit: unfit.collect(),
+            unfit: unfit(&pairs),
         };
         write::all(self, &cells, &progressed, directory)?;
         Ok(progressed)
@@ -145,7 +142,7 @@ impl Experiment {
             for images in left(block, *images, store).chunks(self.together(block)) {
                 match self.batch(block, images, directory, progress) {
                     Ok(cells) => store.append(cells)?,
-                    Err(Error::Core(daps_core::Error::Cancelled { .. })) => return Ok(false),
+                    Err(error) if error.is_cancelled() => return Ok(false),
                     Err(error) => return Err(error),
                 }
             }
@@ -267,6 +264,22 @@ impl Experiment {
         let truth = truth.narrow(0, i, 1)?.clamp(-1.0, 1.0)?.broadcast_as(chains.shape())?.contiguous()?;
         Ok(lpips.distance(&chains, &truth)?.iter().map(|v| v.is_finite().then_some(*v)).collect())
     }
+}
+
+/// One line for everything that a method needs and some tasks do not have.
+fn unfit(pairs: &[Pair]) -> Vec<String> {
+    let mut lines: Vec<(&str, &str, Vec<&str>)> = vec![];
+    for (pair, refusal) in pairs.iter().filter_map(|p| Some((p, p.refusal.as_ref()?))) {
+        let (method, task) = (pair.method.label.as_str(), pair.task.label.as_str());
+        match lines.iter_mut().find(|line| (line.0, line.1) == (method, refusal.needs)) {
+            Some((.., tasks)) => tasks.push(task),
+            None => lines.push((method, refusal.needs, vec![task])),
+        }
+    }
+    let line = |(method, needs, tasks): (&str, &str, Vec<&str>)| {
+        format!("{method} on {}: it needs {needs}", tasks.join(", "))
+    };
+    lines.into_iter().map(line).collect()
 }
 
 /// PSNR of every chain or of its half turn, whichever is larger.

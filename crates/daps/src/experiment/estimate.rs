@@ -62,7 +62,7 @@ impl Experiment {
             all.push(Estimate {
                 method: pair.method.label.clone(),
                 task: pair.task.label.clone(),
-                refusal: pair.refusal.clone(),
+                refusal: pair.refused(),
                 cells,
                 missing,
                 seconds,

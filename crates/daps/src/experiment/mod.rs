@@ -89,8 +89,25 @@ pub(crate) struct Pair<'a> {
     pub method: &'a MethodEntry,
     pub task: &'a ExperimentTask,
     settings: Table,
+    /// Whether the method was tuned, but not for this task.
+    is_left_out: bool,
     /// Why the two do not fit.
-    pub refusal: Option<String>,
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a method does not fit a task.
+pub(crate) struct Refusal {
+    /// What the method asks for in vain.
+    pub needs: &'static str,
+    /// All of it.
+    pub sentence: String,
+}
+
+impl Pair<'_> {
+    /// Why the two do not fit, as a sentence.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.refusal.as_ref().map(|r| r.sentence.clone())
+    }
 }
 
 impl Experiment {
@@ -136,11 +153,7 @@ impl Experiment {
 
     /// Pairs that fit but that a method's tuned settings leave out.
     fn untuned(&self) -> Result<Vec<String>> {
-        let is_left_out = |p: &Pair| {
-            let of = self.config.methods.iter().position(|m| m.label == p.method.label);
-            let tuned = of.and_then(|i| self.tuned[i].as_ref());
-            p.refusal.is_none() && tuned.is_some_and(|t| !t.tasks.contains_key(&p.task.operator))
-        };
+        let is_left_out = |p: &Pair| p.refusal.is_none() && p.is_left_out;
         let note = |p: Pair| {
             format!("{} is not tuned for {}; it runs with the settings here", p.method.label, p.task.label)
         };
@@ -166,7 +179,7 @@ impl Experiment {
 
     /// Every method and task by label, and why the two do not fit, where they do not.
     pub fn fits(&self) -> Result<Vec<(String, String, Option<String>)>> {
-        let label = |p: Pair| (p.method.label.clone(), p.task.label.clone(), p.refusal);
+        let label = |p: Pair| (p.method.label.clone(), p.task.label.clone(), p.refused());
         Ok(self.pairs()?.into_iter().map(label).collect())
     }
 
@@ -175,17 +188,20 @@ impl Experiment {
         let mut pairs = Vec::new();
         for task in self.config.tasks() {
             for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
-                let settings = tuned.as_ref().and_then(|t| t.tasks.get(&task.operator));
-                let mut settings = settings.unwrap_or(&method.settings).clone();
+                let found = tuned.as_ref().map(|t| t.tasks.get(&task.operator));
+                let mut settings = found.flatten().unwrap_or(&method.settings).clone();
                 if settings.is_empty() {
                     settings = registry::defaults(&method.name)?;
                 }
                 settings.insert("name".into(), Value::from(method.name.as_str()));
-                let mut pair = Pair { method, task, settings, refusal: None };
+                let is_left_out = found.is_some_and(|settings| settings.is_none());
+                let mut pair = Pair { method, task, settings, is_left_out, refusal: None };
                 // A power that is missing makes an unfit pair; anything else is a mistake in the file.
                 pair.refusal = match self.run(&pair, self.config.seeds[0], &[0]) {
                     Ok(_) => None,
-                    Err(Error::Core(error @ daps_core::Error::Missing { .. })) => Some(error.to_string()),
+                    Err(Error::Core(error @ daps_core::Error::Missing { needs, .. })) => {
+                        Some(Refusal { needs, sentence: error.to_string() })
+                    }
                     Err(error) => {
                         let what = format!("{} on {}: {error}", method.label, task.label);
                         return Err(Error::Config(what));
@@ -221,25 +237,27 @@ impl Experiment {
         Run::with(config, &self.base, self.model.clone(), Some(&truths))
     }
 
-    /// What the result of a run on an image depends on, as one digest.
-    fn key(&self, run: &Run, image: usize) -> Result<String> {
+    /// What the results of a run depend on, as one digest an image.
+    fn keys(&self, run: &Run) -> Result<Vec<String>> {
         let mut config = RunConfig { version: None, batch: 1, ..run.config().clone() };
         if config.prior.contains_key("sha256") {
             // The weights are what they are, wherever they lie.
             ["file", "name"].iter().for_each(|k| _ = config.prior.remove(*k));
         }
-        let (number, digest) = (self.images.truths.numbers[image], &self.images.digests[image]);
-        let mut text = format!("{}\nimage {number} {digest}\n", config.to_toml()?);
-        text.extend(self.classifier.as_ref().map(|judge| judge.key(number)));
         // What is in a mask, a kernel or a set of points counts, not only where it lies.
-        for value in config.task.options.values().chain(config.prior.values()) {
-            if let Some(path) = value.as_str().map(|name| self.base.join(name)).filter(|path| path.is_file())
-            {
-                let content = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
-                text += &format!("file {}\n", files::sha256(content));
-            }
+        let mut content = String::new();
+        let names = config.task.options.values().chain(config.prior.values()).filter_map(Value::as_str);
+        for path in names.map(|name| self.base.join(name)).filter(|path| path.is_file()) {
+            let bytes = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
+            content += &format!("file {}\n", files::sha256(bytes));
         }
-        Ok(files::sha256(text)[..24].to_owned())
+        let config = config.to_toml()?;
+        let key = |(number, digest): (&u64, &String)| {
+            let class = self.classifier.as_ref().map(|judge| judge.key(*number)).unwrap_or_default();
+            let text = format!("{config}\nimage {number} {digest}\n{class}{content}");
+            files::sha256(text)[..24].to_owned()
+        };
+        Ok(self.images.truths.numbers.iter().zip(&self.images.digests).map(key).collect())
     }
 
     /// Whether samples are tokens.

@@ -111,8 +111,10 @@ fn capital(text: &str) -> String {
 fn size(experiment: &Experiment, progressed: &Progressed) -> String {
     let (config, prior) = (&experiment.config, &experiment.prior);
     let name = ["name", "file", "kind"].iter().find_map(|k| prior.get(*k)?.as_str()).unwrap_or_default();
+    let digest = prior.get("sha256").and_then(toml::Value::as_str);
+    let digest = digest.map(|d| format!(" (sha256 {d:.12})")).unwrap_or_default();
     format!(
-        "{} of {} cells ({} methods x {} tasks x {} images x {} {}, unfit pairs left out); prior: {}; images: {}, number {} to {}.",
+        "{} of {} cells ({} methods x {} tasks x {} images x {} {}, unfit pairs left out); prior: {}{digest}; images: {}, number {} to {}.",
         progressed.done,
         progressed.cells,
         config.methods.len(),
