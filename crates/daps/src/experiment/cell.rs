@@ -134,7 +134,8 @@ const fn column(
     Column { name, title, digits, of }
 }
 
-/// All numbers of a cell but its seconds, in the order of the files.
+/// The numbers of a cell in the order of the files, without what a batch shares: its seconds, and operator calls, which last until
+/// the slowest of its rows has converged.
 pub const COLUMNS: &[Column] = &[
     column("psnr", "PSNR (dB)", 2, |c| c.psnr),
     column("ssim", "SSIM", 3, |c| c.ssim),
@@ -151,7 +152,6 @@ pub const COLUMNS: &[Column] = &[
     column("accuracy", "accuracy", 3, |c| c.accuracy),
     column("agreement", "agreement", 3, |c| c.agreement),
     column("nfe", "denoiser calls", 0, |c| c.nfe.map(|n| n as f64)),
-    column("operator_calls", "operator calls", 0, |c| c.operator_calls.map(|n| n as f64)),
 ];
 
 /// The column of a name.

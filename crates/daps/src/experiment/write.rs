@@ -58,7 +58,7 @@ fn place(cell: &Cell) -> String {
     format!("{},{},{},{}", quoted(&cell.method), quoted(&cell.task), quoted(&cell.image), cell.seed)
 }
 
-/// One line a cell; no timings, so that a table that was killed and resumed is the same to the byte.
+/// One line a cell, without its cost, so that a table that was killed and resumed, or ran in other batches, is the same to the byte.
 fn results(cells: &[Cell]) -> String {
     let heads: Vec<&str> = COLUMNS.iter().map(|c| c.name).collect();
     let mut text = format!("method,task,image,seed,samples,diverged,{},failure\n", heads.join(","));
@@ -78,21 +78,22 @@ fn results(cells: &[Cell]) -> String {
     text
 }
 
-/// Seconds of a chain, by cell.
+/// What a chain cost in its batch, by cell.
 fn timings(cells: &[Cell]) -> String {
-    let mut text = String::from("method,task,image,seed,seconds_per_sample\n");
+    let mut text = String::from("method,task,image,seed,seconds_per_sample,operator_calls\n");
     for cell in cells {
-        let _ = writeln!(text, "{},{:.4}", place(cell), cell.seconds);
+        let calls = cell.operator_calls.map(|n| n.to_string()).unwrap_or_default();
+        let _ = writeln!(text, "{},{:.4},{calls}", place(cell), cell.seconds);
     }
     text
 }
 
-/// The cells with every chain and level, without timings.
+/// The cells with every chain and level, without their cost.
 fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
     let cell = |c: &Cell| -> Result<Value> {
         let mut value = serde_json::to_value(c).map_err(|e| Error::content(directory, e))?;
         if let Some(map) = value.as_object_mut() {
-            map.remove("seconds");
+            ["seconds", "operator_calls"].iter().for_each(|cost| _ = map.remove(*cost));
         }
         Ok(value)
     };
