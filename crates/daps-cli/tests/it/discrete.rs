@@ -132,7 +132,7 @@ fn a_table_counts_what_the_classifier_says() {
     assert_eq!(numbers("accuracy"), [1.0, 0.0], "{results}");
     assert_eq!(numbers("agreement"), [1.0, 1.0], "{results}");
     let report = fs::read_to_string(scene.path("small/report.md")).unwrap();
-    assert!(report.contains("PSNR, median") && report.contains("dps needs a denoiser"), "{report}");
+    assert!(report.contains("PSNR, median") && report.contains(": it needs a denoiser"), "{report}");
 
     fs::write(scene.path("labels"), [0, 0, 8, 1, 0, 0, 0, 1, 2]).unwrap();
     refused(&["experiment", &file, "--out", &out], "holds 1 labels, the data set has 2 images");
