@@ -18,7 +18,8 @@ one() {
 search() {
     rm -f "$runs/tune-$1.txt"
     if [ "$1" = dcdp ]; then
-        # Its authors' levels, which differ by task; where they are 200, half of them, with half of the ODE's steps.
+        # Its authors' levels, which differ by task; where they are 200, half of them, with half of the ODE's steps, which
+        # are not searched there.
         one dcdp --task super_resolution --task gaussian_blur --task motion_blur --task hdr
         one dcdp --task inpaint_box --task inpaint_random --set steps=50 \
             --set 'schedule={ rule = "ddpm", levels = 20, first = 699 }'

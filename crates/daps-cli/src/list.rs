@@ -107,7 +107,11 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
         for p in m.parameters {
             let (low, high) = p.range;
-            let scale = if p.scale == Scale::Log { "logarithmic" } else { "linear" };
+            let scale = match p.scale {
+                Scale::Linear => "linear",
+                Scale::Log => "logarithmic",
+                Scale::Count => "whole numbers, logarithmic",
+            };
             say(&format!("  free parameter: {} = {}, {low} to {high}, {scale}", p.name, p.default));
         }
         if let Some(fit) = daps::fit::matrix()?.into_iter().find(|f| f.method == name) {

@@ -24,6 +24,9 @@ pub struct Args {
     /// Go on with the run in that directory
     #[arg(long)]
     resume: bool,
+    /// Begin with the weights of this exported prior, instead of random ones, and count on from its images
+    #[arg(long, value_name = "FILE")]
+    start: Option<PathBuf>,
     /// Train until this many images were seen instead of the configuration's number
     #[arg(long)]
     until: Option<u64>,
@@ -69,6 +72,9 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
 fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
     let mut config = TrainConfig::parse(&files::read_text(config_file)?)?;
     config.images = args.until.unwrap_or(config.images);
+    if let Some(start) = &args.start {
+        config.start = Some(std::path::absolute(start)?);
+    }
     let out = args.out.clone().unwrap_or_else(|| format!("runs/train-{}", config.name).into());
     let base = config_file.parent().unwrap_or(Path::new("."));
     let mut training = Training::open(config, base, &out, args.resume)?;

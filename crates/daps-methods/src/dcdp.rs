@@ -9,7 +9,7 @@
 //! levels from step 1000 to 20 and 50; deblurring: rate 1). Deviations: the rate counts in units of 1/‖A‖² (of the derivative
 //! at x_k where A is nonlinear and no bound is tight), so that it does not depend on the image's size; 0.01 is their 1000 for
 //! the mean squared error of 64x64 colour measurements. The ODE runs on a poly-7 grid, where theirs is even in time, and its end
-//! is not clipped to [-1, 1].
+//! is not clipped to [-1, 1]. One ODE step is Tweedie's mean: purification that returns a mean instead of a sample.
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;

@@ -11,7 +11,8 @@
 
 use daps_core::real::combine;
 use daps_core::{
-    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
+    Covariance, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
+    Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ impl Method for DiffPir {
         walk.run(start, |state, step| {
             let x0 = model.denoise(&state.x_t, &Sigma::Same(step.sigma))?;
             let variance = step.sigma.powi(2) / self.lambda;
-            let (x0_y, mut info) = exact.mean(&x0, &[variance], likelihood, step)?;
+            let (x0_y, mut info) = exact.mean(&x0, &Covariance::Scalar(vec![variance]), likelihood, step)?;
             let old = step.next / step.sigma * (1.0 - self.zeta).sqrt();
             let fresh = step.next * self.zeta.sqrt();
             let z = step_noise(model, noise, step)?;

@@ -7,6 +7,8 @@ pub enum Scale {
     Linear,
     /// Evenly in the logarithm.
     Log,
+    /// Whole numbers, evenly in the logarithm.
+    Count,
 }
 
 /// A number that may be tuned.
@@ -35,6 +37,12 @@ impl Parameter {
         Self { name, default, range: (low, high), scale: Scale::Log }
     }
 
+    /// A whole number, searched evenly in the logarithm.
+    #[must_use]
+    pub const fn count(name: &'static str, default: f64, low: f64, high: f64) -> Self {
+        Self { name, default, range: (low, high), scale: Scale::Count }
+    }
+
     /// The value at a fraction 0..1 of the range.
     #[must_use]
     pub fn at(&self, fraction: f64) -> f64 {
@@ -42,6 +50,7 @@ impl Parameter {
         match self.scale {
             Scale::Linear => low + fraction * (high - low),
             Scale::Log => low * (high / low).powf(fraction),
+            Scale::Count => (low * (high / low).powf(fraction)).round(),
         }
     }
 
@@ -60,6 +69,10 @@ impl Parameter {
                 _ => return,
             }
         }
-        table.insert(last.to_owned(), toml::Value::Float(value));
+        let value = match self.scale {
+            Scale::Count => toml::Value::Integer(value as i64),
+            Scale::Linear | Scale::Log => toml::Value::Float(value),
+        };
+        table.insert(last.to_owned(), value);
     }
 }

@@ -4,7 +4,9 @@
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
 use daps_core::candle::Tensor;
-use daps_core::{Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk};
+use daps_core::{
+    Covariance, Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::kernel::Exact;
@@ -67,8 +69,8 @@ impl Method for PseudoInverse {
                     None => {
                         let norm = likelihood.operator().as_linear().map_or(1.0, Linear::norm_squared);
                         let exact = Exact { max_iterations: 10_000, ..Exact::default() };
-                        let variance = 1.0 / (self.cutoff.powi(2) * norm);
-                        exact.mean(&state.x_t, &[variance], &likelihood.with_beta(1.0), step)?.0
+                        let wide = Covariance::Scalar(vec![1.0 / (self.cutoff.powi(2) * norm)]);
+                        exact.mean(&state.x_t, &wide, &likelihood.with_beta(1.0), step)?.0
                     }
                 };
                 Ok(Level::new(state.x_t.clone(), state.x_t.clone(), 0, 2))

@@ -115,7 +115,11 @@ rate = 0.01
 momentum = 0.9
 ode = { steps = 20 }
 "#,
-        [Parameter::log("rate", 0.01, 0.001, 2.0), Parameter::linear("momentum", 0.9, 0.0, 0.95)]
+        [
+            Parameter::log("rate", 0.01, 0.001, 2.0),
+            Parameter::linear("momentum", 0.9, 0.0, 0.95),
+            Parameter::count("ode.steps", 20.0, 1.0, 20.0)
+        ]
     ),
     entry!(
         "fps_smc",
@@ -165,15 +169,7 @@ feedback = 0.9
         [Parameter::linear("feedback", 0.9, 0.1, 1.0)]
     ),
     entry!("pseudo_inverse", PseudoInverse, "cutoff = 0.01", [Parameter::log("cutoff", 0.01, 1e-4, 1.0)]),
-    entry!(
-        "wiener",
-        Wiener,
-        r#"
-mean = 0.0
-std = 0.5
-"#,
-        [Parameter::linear("mean", 0.0, -0.5, 0.5), Parameter::log("std", 0.5, 0.05, 2.0)]
-    ),
+    entry!("wiener", Wiener, "std = 0.5", [Parameter::log("std", 0.5, 0.05, 2.0)]),
     entry!(
         "tv",
         Tv,
@@ -380,7 +376,7 @@ mod tests {
                     parameter.name.split('.').try_fold(&toml::Value::Table(table), |v, k| v.get(k)).cloned();
                 if let Some(value) = spelled {
                     assert_eq!(
-                        value.as_float(),
+                        value.as_float().or(value.as_integer().map(|i| i as f64)),
                         Some(parameter.default),
                         "{}.{}",
                         entry.name,

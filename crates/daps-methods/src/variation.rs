@@ -11,7 +11,8 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, batched, combine, map_rows};
 use daps_core::{
-    Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk, with_real,
+    Covariance, Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
+    with_real,
 };
 use serde::{Deserialize, Serialize};
 
@@ -163,7 +164,7 @@ impl Penalty {
             })?;
             let back = with_real!(p.dtype(), T => gradient_transposed::<T>(&p, shape))?;
             let moved = combine(&[(&[1.0], &state.x_t), (&[-primal], &back)])?;
-            let (x, info) = exact.mean(&moved, &[primal], likelihood, step)?;
+            let (x, info) = exact.mean(&moved, &Covariance::Scalar(vec![primal]), likelihood, step)?;
             let ahead = combine(&[(&[2.0], &x), (&[-1.0], &state.x_t)])?;
             state.x_t = x.clone();
             state.memory = vec![p, ahead];

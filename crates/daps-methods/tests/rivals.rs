@@ -372,11 +372,12 @@ fn red_diff_takes_adam_steps_on_its_loss() {
 
 #[test]
 fn wiener_is_the_posterior_mean_and_the_pseudo_inverse_inverts_what_it_keeps() {
-    let wiener = draw(&Wiener { mean: 0.3, std: 0.6 }, 1);
+    // Samples that are not images: independent values.
+    let wiener = draw(&Wiener { std: 0.6 }, 1);
     for i in 0..4 {
         let (s, r) = (SINGULAR[i], BETA * BETA / 0.36);
-        let data = if i < 3 { s * (Y[i] - s * 0.3) / (s * s + r) } else { 0.0 };
-        assert!((wiener[i] - 0.3 - data).abs() < 1e-12, "[{i}]: {}", wiener[i]);
+        let data = if i < 3 { s * Y[i] / (s * s + r) } else { 0.0 };
+        assert!((wiener[i] - data).abs() < 1e-12, "[{i}]: {}", wiener[i]);
     }
     let inverse = draw(&PseudoInverse { cutoff: 0.04 }, 1);
     for (found, expected) in inverse.iter().zip([0.75, -0.2, 0.0, 0.0]) {
@@ -397,6 +398,25 @@ fn strip(seen: [f64; 5], y: [f64; 5], beta: f64) -> Task {
 
 fn solve(method: &dyn Method, task: &Task) -> Vec<f64> {
     to_f64(&method.sample(task, &Noise::chains(0, 1), None, &mut ()).unwrap().x).unwrap()
+}
+
+/// Of images it is the minimiser of ‖Ax - y‖²/(2β²) + xᵀC⁻¹x/2: at every cosine the prior's pull balances the data's.
+#[test]
+fn wiener_balances_the_spectrum_of_photographs_with_the_data() {
+    let (seen, y, beta, std) = ([1.0, 0.0, 0.0, 1.0, 1.0], [0.8, 0.0, 0.0, -0.3, 0.1], 0.2, 0.6);
+    let x = solve(&Wiener { std }, &strip(seen, y, beta));
+    let law: Vec<f64> = (0..5).map(|k| 25.0 / f64::from(k * k + 1)).collect();
+    let total: f64 = law.iter().sum();
+    for (k, law) in law.iter().enumerate() {
+        let wave = |i: usize| {
+            let size = if k == 0 { 0.2f64 } else { 0.4 };
+            size.sqrt() * (std::f64::consts::PI * k as f64 * (i as f64 + 0.5) / 5.0).cos()
+        };
+        let variance = std * std * 5.0 * law / total;
+        let prior: f64 = (0..5).map(|i| wave(i) * x[i]).sum::<f64>() / variance;
+        let data: f64 = (0..5).map(|i| wave(i) * seen[i] * (y[i] - x[i])).sum::<f64>() / (beta * beta);
+        assert!((prior - data).abs() < 1e-2, "cosine {k}: {prior} and {data}");
+    }
 }
 
 #[test]

@@ -124,6 +124,61 @@ fn an_exported_prior_comes_back_with_its_table() {
     assert!(error > 0.0 && error < 5e-3, "f16 changes D by {error}");
 }
 
+/// A file that training can begin with.
+fn exported(trainer: &Trainer, path: &Path) -> BTreeMap<String, Vec<f64>> {
+    let export = Export::new(trainer).unwrap();
+    let held_out = trainer.data().held_out.first(4).unwrap();
+    export.write(path, &measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap()).unwrap();
+    let tensors = checkpoint::read(path).unwrap().tensors;
+    tensors.iter().map(|(name, t)| (name.clone(), values(&t.to_dtype(DType::F32).unwrap()))).collect()
+}
+
+#[test]
+fn training_goes_on_from_exported_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, cut) = (dir.path().join("tiny.safetensors"), dir.path().join("cut.safetensors"));
+    let mut first = trainer();
+    (0..7).for_each(|_| {
+        first.advance().unwrap();
+    });
+    let weights = exported(&first, &file);
+    let mut second = trainer();
+    second.start(&file).unwrap();
+    assert_eq!((second.images(), second.images_before(), second.steps()), (42, 42, 7));
+    let average = second.averaged_weights().unwrap();
+    assert!(weights.iter().all(|(name, w)| values(&average[name]) == *w));
+    // The optimiser is fresh: its first step moves no weight by more than the rate, which warms up again.
+    let rate = 4e-4 * 6.0 / 10_000.0;
+    second.advance().unwrap();
+    second.save(&cut).unwrap();
+    let moved = checkpoint::read(&cut).unwrap().tensors;
+    let mut largest = 0f64;
+    for (name, before) in &weights {
+        let after = values(&moved[&format!("weights.{name}")]);
+        largest = before.iter().zip(&after).fold(largest, |l, (a, b)| l.max((a - b).abs()));
+    }
+    assert!(largest > 0.5 * rate && largest < 1.5 * rate, "{largest} for {rate}");
+    assert_eq!(second.images(), 48);
+    // A run that began so is resumed without the file, to the same bits.
+    std::fs::remove_file(&file).unwrap();
+    let mut third = trainer();
+    third.resume(&cut).unwrap();
+    assert_eq!((third.images(), third.images_before()), (48, 42));
+    let (a, b) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
+    for (trainer, path) in [(&mut second, &a), (&mut third, &b)] {
+        (0..3).for_each(|_| {
+            trainer.advance().unwrap();
+        });
+        trainer.save(path).unwrap();
+    }
+    assert_eq!(bits(&a), bits(&b));
+    let mut other = config("");
+    other.loss.sigma_data = Some(0.3);
+    exported(&first, &file);
+    let refusal = Trainer::new(other, pictures(27)).unwrap().start(&file).unwrap_err().to_string();
+    assert!(refusal.contains("its network differs (sigma_data = "), "{refusal}");
+}
+
 fn normals(seed: u64, rows: usize, shape: &[usize]) -> Tensor {
     let at = Address::new(0, Purpose::Reference, 0);
     Noise::chains(seed, rows).normal(at, shape, DType::F32).unwrap()

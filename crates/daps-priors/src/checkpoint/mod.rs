@@ -44,6 +44,9 @@ pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
 /// The metadata key of a prior's r(σ): a [`SpreadTable`] as JSON.
 pub const SPREAD_KEY: &str = "daps.spread";
 
+/// The metadata key of the number of images that the weights have seen.
+pub const IMAGES_KEY: &str = "daps.images";
+
 impl Checkpoint {
     /// A safetensors file in memory; `name` is what messages call it.
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Self> {

@@ -32,6 +32,10 @@ pub struct TrainConfig {
     /// Side of the patches that the network sees as one pixel.
     #[serde(default = "one")]
     pub patch: usize,
+    /// Begin with these weights, a file of `daps train export`, instead of random ones. The count of images goes on from theirs, and
+    /// with it everything that depends on it but the warm-up, which the optimiser needs again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<PathBuf>,
     /// Train a prior over tokens instead of a denoiser: grey values are cut into as many parts as there are symbols.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokensConfig>,
@@ -260,6 +264,7 @@ impl TrainConfig {
             *path = std::path::absolute(&joined).unwrap_or(joined);
         };
         settle(&mut self.data.source);
+        self.start.iter_mut().for_each(settle);
         if let Some(classes) = &mut self.classes {
             settle(&mut classes.labels);
             if let Some(test) = &mut classes.test {

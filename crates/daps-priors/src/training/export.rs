@@ -8,7 +8,7 @@ use daps_core::SpreadTable;
 
 use super::trainer::Trainer;
 use super::validation::DENOISING_LEVELS;
-use crate::checkpoint::{self, CONFIG_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors};
+use crate::checkpoint::{self, CONFIG_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors};
 use crate::network::{NetworkPrior, TokenPrior};
 use crate::{Classifier, Error, Result};
 
@@ -41,7 +41,7 @@ fn write_rounded(trainer: &Trainer, path: &Path) -> Result<String> {
         .map_err(|reason| Error::config("network", reason))?;
     let metadata = [
         (CONFIG_KEY.to_owned(), trainer.network().to_toml()?),
-        ("daps.images".to_owned(), trainer.images().to_string()),
+        (IMAGES_KEY.to_owned(), trainer.images().to_string()),
     ];
     write_safetensors(path, &tensors, HashMap::from(metadata))?;
     Ok(checkpoint::inspect(path)?.sha256)
@@ -75,7 +75,7 @@ impl Export {
         let metadata = [
             (CONFIG_KEY.to_owned(), self.config.clone()),
             (SPREAD_KEY.to_owned(), spread),
-            ("daps.images".to_owned(), self.images.to_string()),
+            (IMAGES_KEY.to_owned(), self.images.to_string()),
         ];
         write_safetensors(path, &self.tensors, HashMap::from(metadata))?;
         Ok(checkpoint::inspect(path)?.sha256)

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Tensor, Var};
 use daps_core::real::with_slice;
 use rayon::prelude::*;
 
@@ -14,10 +14,10 @@ use crate::Result;
 /// Numbers that one thread takes at a time; fixed, so that sums do not depend on the number of threads.
 const BLOCK: usize = 1 << 14;
 
-/// The step size after `images`: a linear warm-up, then constant, then falling as 1/√images.
+/// The step size after `images`, of which the optimiser saw `own`: a linear warm-up, then constant, then falling as 1/√images.
 #[must_use]
-pub fn learning_rate(config: &OptimizerConfig, images: f64) -> f64 {
-    let warm = if config.warmup > 0.0 { (images / config.warmup).min(1.0) } else { 1.0 };
+pub fn learning_rate(config: &OptimizerConfig, images: f64, own: f64) -> f64 {
+    let warm = if config.warmup > 0.0 { (own / config.warmup).min(1.0) } else { 1.0 };
     let late = if config.decay_after > 0.0 { (images / config.decay_after).max(1.0).sqrt() } else { 1.0 };
     config.learning_rate * warm / late
 }
@@ -142,6 +142,20 @@ impl AdamW {
         Ok(tensors)
     }
 
+    /// Takes these weights, of any type, for the variables and their average; the name of one that does not fit is the error.
+    pub fn begin(&mut self, tensors: &BTreeMap<String, Tensor>) -> std::result::Result<(), String> {
+        for (name, slot) in &mut self.slots {
+            let tensor = tensors.get(name).ok_or_else(|| format!("{name} is missing"))?;
+            if tensor.dims() != slot.variable.dims() {
+                return Err(format!("{name} has shape {:?}, not {:?}", tensor.dims(), slot.variable.dims()));
+            }
+            let tensor = tensor.to_dtype(DType::F32).map_err(|e| e.to_string())?;
+            slot.average = with_slice(&tensor, <[f32]>::to_vec).map_err(|e| e.to_string())?;
+            slot.variable.set(&tensor).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Takes up the state of a checkpoint; the name of a tensor that does not fit is the error.
     pub fn restore(&mut self, tensors: &BTreeMap<String, Tensor>) -> std::result::Result<(), String> {
         for (name, slot) in &mut self.slots {
@@ -237,10 +251,14 @@ mod tests {
             ..OptimizerConfig::default()
         };
         for (images, rate) in [(0.0, 0.0), (50.0, 1.0), (100.0, 2.0), (400.0, 2.0), (1600.0, 1.0)] {
-            assert!((learning_rate(&config, images) - rate).abs() < 1e-12, "{images}");
+            assert!((learning_rate(&config, images, images) - rate).abs() < 1e-12, "{images}");
         }
+        assert!(
+            (learning_rate(&config, 1600.0, 25.0) - 0.25).abs() < 1e-12,
+            "begun with weights of 1575 images"
+        );
         let plain = OptimizerConfig { warmup: 0.0, decay_after: 0.0, ..config };
-        assert_eq!([0.0, 1e9].map(|i| learning_rate(&plain, i)), [2.0, 2.0]);
+        assert_eq!([0.0, 1e9].map(|i| learning_rate(&plain, i, i)), [2.0, 2.0]);
         let ema = EmaConfig { half_life: 1000.0, ramp: 0.1 };
         // Ten steps of a tenth of the half-life leave one half; before the ramp's end the half-life is shorter.
         assert!((ema_decay(&ema, 1e6, 100.0).powi(10) - 0.5).abs() < 1e-12);

@@ -13,7 +13,7 @@ use super::config::{Goal, TrainConfig};
 use super::data::Dataset;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, ema_decay, learning_rate};
-use crate::checkpoint::{self, CONFIG_KEY, write_safetensors};
+use crate::checkpoint::{self, CONFIG_KEY, IMAGES_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Classifier, Error, Result};
 
@@ -40,6 +40,8 @@ pub struct Point {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Mark {
     step: u64,
+    #[serde(default)]
+    first: u64,
     seconds: f64,
     /// The configuration without what does not change the weights.
     config: String,
@@ -64,6 +66,8 @@ pub struct Trainer {
     optimizer: AdamW,
     batches: Batches,
     step: u64,
+    /// Steps that the weights had behind them when this run began.
+    first: u64,
     /// Seconds of work, over all resumptions.
     pub seconds: f64,
     curve: Vec<Point>,
@@ -108,6 +112,7 @@ impl Trainer {
             learner,
             config,
             step: 0,
+            first: 0,
             seconds: 0.0,
             curve: Vec::new(),
             open: [0.0; 2],
@@ -147,10 +152,16 @@ impl Trainer {
         &self.data
     }
 
-    /// Steps done.
+    /// Steps done, those of the weights that it began with included.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.step
+    }
+
+    /// Images that the weights had seen when this run began.
+    #[must_use]
+    pub fn images_before(&self) -> u64 {
+        self.first * self.config.batch as u64
     }
 
     /// Images seen.
@@ -182,9 +193,9 @@ impl Trainer {
         };
         let number = self.step + 1;
         let images = (number * self.config.batch as u64) as f64;
-        let rate = learning_rate(&self.config.optimizer, images);
+        let rate = learning_rate(&self.config.optimizer, images, images - self.images_before() as f64);
         let decay = ema_decay(&self.config.ema, images, self.config.batch as f64);
-        let norm = self.optimizer.step(&gradients, number, rate, decay)?;
+        let norm = self.optimizer.step(&gradients, number - self.first, rate, decay)?;
         if !(loss.is_finite() && norm.is_finite()) {
             let reason = format!(
                 "training diverged at step {number} (loss {loss}, gradient norm {norm}); take a smaller learning_rate"
@@ -222,6 +233,23 @@ impl Trainer {
         self.optimizer.average()
     }
 
+    /// Begins with the weights of an exported file of the same network, and counts on from the images that they have seen.
+    pub fn start(&mut self, path: &Path) -> Result<()> {
+        let found = checkpoint::read(path)?;
+        let refuse = |reason: &str| Error::file(path, format!("cannot be started from: {reason}"));
+        let theirs =
+            found.metadata.get(CONFIG_KEY).ok_or_else(|| refuse("it is not from daps train export"))?;
+        let ours = self.network.to_toml()?;
+        if *theirs != ours {
+            return Err(refuse(&format!("its network differs ({})", first_difference(theirs, &ours))));
+        }
+        self.optimizer.begin(&found.tensors).map_err(|e| refuse(&e))?;
+        let images: u64 = found.metadata.get(IMAGES_KEY).and_then(|n| n.parse().ok()).unwrap_or(0);
+        self.first = images.div_ceil(self.config.batch as u64);
+        self.step = self.first;
+        Ok(())
+    }
+
     /// Writes everything that the next step depends on, whole or not at all.
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut tensors = self.optimizer.state()?;
@@ -233,6 +261,7 @@ impl Trainer {
         tensors.insert("log.open".to_owned(), open);
         let mark = Mark {
             step: self.step,
+            first: self.first,
             seconds: self.seconds,
             config: fixed_part(&self.config)?,
             data: self.data.checksum.clone(),
@@ -267,7 +296,7 @@ impl Trainer {
             .map(|p| Point { images: p[0] as u64, loss: p[1], norm: p[2], rate: p[3] })
             .collect();
         self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
-        (self.step, self.seconds) = (mark.step, mark.seconds);
+        (self.step, self.first, self.seconds) = (mark.step, mark.first, mark.seconds);
         Ok(())
     }
 }
@@ -281,6 +310,8 @@ fn fixed_part(config: &TrainConfig) -> Result<String> {
     if let Some(classes) = &mut fixed.classes {
         (classes.labels, classes.test) = Default::default();
     }
+    // Told apart by the step that the run began with; the file itself may be gone.
+    fixed.start = None;
     fixed.card = Default::default();
     fixed.to_toml()
 }

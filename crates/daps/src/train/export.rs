@@ -180,7 +180,13 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
     if !config.card.licence.is_empty() {
         row("Licence", &config.card.licence);
     }
-    row("Images seen", &format!("{}, in batches of {}", trainer.images(), config.batch));
+    let before = match trainer.images_before() {
+        0 => String::new(),
+        images => {
+            format!("; the first {images} in an earlier run, whose averaged weights this one began with")
+        }
+    };
+    row("Images seen", &format!("{}, in batches of {}{before}", trainer.images(), config.batch));
     let levels = format!("ln σ ~ N({}, {}²)", config.loss.p_mean, config.loss.p_std);
     let kind = match config.goal() {
         Goal::Denoiser => {
@@ -199,12 +205,21 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
         let _ = writeln!(text, "$ {}", config.card.recipe);
     }
     let name = &config.name;
-    let _ = writeln!(
-        text,
-        "$ daps train --config priors/{name}/train.toml --out runs/{name} --until {}",
-        trainer.images()
-    );
-    let _ = writeln!(text, "$ daps train export runs/{name} --out priors/{name}/{file}\n```");
+    let mut part = |run: &str, start: &str, images: u64| {
+        let _ = writeln!(
+            text,
+            "$ daps train --config priors/{name}/train.toml --out runs/{run}{start} --until {images}\n\
+             $ daps train export runs/{run} --out priors/{name}/{file}"
+        );
+    };
+    match trainer.images_before() {
+        0 => part(name, "", trainer.images()),
+        before => {
+            part(&format!("{name}-first"), "", before);
+            part(name, &format!(" --start priors/{name}/{file}"), trainer.images());
+        }
+    }
+    text.push_str("```\n");
     text
 }
 

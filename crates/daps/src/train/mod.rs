@@ -69,6 +69,9 @@ impl Training {
         if checkpoint.exists() {
             trainer.resume(&checkpoint)?;
         } else {
+            if let Some(start) = trainer.config().start.clone() {
+                trainer.start(&start)?;
+            }
             files::make_directory(directory, resume)?;
         }
         let run = Self { trainer, directory: directory.to_owned() };
@@ -124,7 +127,8 @@ impl Training {
         let before = self.trainer.curve().last().map_or(f64::NAN, |p| p.loss);
         Ok(Progressed {
             images,
-            images_per_second: images as f64 / self.trainer.seconds.max(1e-9),
+            images_per_second: (images - self.trainer.images_before()) as f64
+                / self.trainer.seconds.max(1e-9),
             loss: if left > 0 { loss.mean } else { before },
             finished: !stopped,
         })

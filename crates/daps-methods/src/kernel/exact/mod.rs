@@ -62,12 +62,12 @@ impl Exact {
         Ok(self.clone())
     }
 
-    /// The mean of N(mean, variance) given y through a linear operator: the draw with all its noise set to zero. It is
-    /// the minimiser of ‖Ax - y‖²/(2β²) + ‖x - mean‖²/(2 variance), the proximal point of the likelihood.
+    /// The mean of N(mean, covariance) given y through a linear operator: the draw with all its noise set to zero. With one
+    /// variance it is the minimiser of ‖Ax - y‖²/(2β²) + ‖x - mean‖²/(2 variance), the proximal point of the likelihood.
     pub fn mean(
         &self,
         mean: &Tensor,
-        variance: &[f64],
+        covariance: &Covariance,
         likelihood: &Gaussian,
         step: &Step,
     ) -> Result<(Tensor, ChainInfo)> {
@@ -75,8 +75,10 @@ impl Exact {
         if operator.as_linear().is_none() {
             return Err(Error::missing("a proximal step", "a linear operator", operator.name()));
         }
-        let spectral =
-            operator.as_spectral().filter(|_| likelihood.beta_rows().is_some() && self.way == Way::Auto);
+        let by_modes = matches!(covariance, Covariance::Scalar(_))
+            && likelihood.beta_rows().is_some()
+            && self.way == Way::Auto;
+        let spectral = operator.as_spectral().filter(|_| by_modes);
         let perturbation = match spectral {
             Some(spectral) => vec![spectral.singular()[0].len()],
             None => operator.output_shape().to_vec(),
@@ -84,7 +86,7 @@ impl Exact {
         let rows = mean.dims()[0];
         let zeros = Tensor::zeros(batched(rows, &perturbation), mean.dtype(), mean.device())?;
         let silence = Noise::scripted(rows, [mean.zeros_like()?, zeros]);
-        self.draw_gaussian(mean, &Covariance::Scalar(variance.to_vec()), likelihood, &silence, step)
+        self.draw_gaussian(mean, covariance, likelihood, &silence, step)
     }
 
     fn draw_gaussian(
