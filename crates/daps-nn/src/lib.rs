@@ -36,6 +36,7 @@ mod par;
 mod resample;
 mod simd;
 mod tape;
+mod team;
 pub mod testing;
 
 pub use error::{Error, Result};

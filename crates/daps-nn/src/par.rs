@@ -1,6 +1,7 @@
 //! Parallel loops over disjoint parts of one output.
 #![allow(unsafe_code)]
 
+use crate::team;
 use rayon::prelude::*;
 
 /// A pointer that threads may share because each writes its own part.
@@ -30,9 +31,10 @@ impl Shared {
 
 /// Runs `job(i)` for `i` in `0..jobs`, on all threads. What a job computes must not depend on which thread runs it.
 pub(crate) fn for_each(jobs: usize, job: impl Fn(usize) + Send + Sync) {
-    if jobs <= 1 {
+    let threads = rayon::current_num_threads();
+    if jobs <= 1 || threads == 1 || team::works() {
         (0..jobs).for_each(job);
-    } else {
+    } else if !team::run(threads, jobs, &job) {
         (0..jobs).into_par_iter().with_max_len(1).for_each(job);
     }
 }

@@ -7,6 +7,7 @@ use super::{round_up, scratch_stride};
 use crate::buffer::Buffer;
 use crate::par::{self, Shared};
 use crate::simd::{Isa, math, simd_fn};
+use std::sync::OnceLock;
 
 /// Where head h, dimension i of token t of sample n lies: base + (n tokens + t) * token + h * head + i * element.
 #[derive(Clone, Copy, Debug)]
@@ -97,13 +98,10 @@ impl Shape {
 pub(crate) fn forward(isa: Isa, s: Shape, q: View, k: View, v: View) -> (Buffer, Buffer) {
     let (t_q, t_k, dim) = (q.tokens, k.tokens, s.dim);
     let heads: Vec<(usize, usize)> = (0..s.batch * s.heads).map(|i| (i / s.heads, i % s.heads)).collect();
-    let mut packs: Vec<Option<(Buffer, Buffer)>> = heads.iter().map(|_| None).collect();
-    {
-        use rayon::prelude::*;
-        packs.par_iter_mut().zip(&heads).for_each(|(pack, &head)| {
-            *pack = Some((k.pack_transposed(isa, head, dim), v.pack(isa, head, dim)));
-        });
-    }
+    let packs: Vec<OnceLock<(Buffer, Buffer)>> = heads.iter().map(|_| OnceLock::new()).collect();
+    par::for_each(heads.len(), |i| {
+        let _ = packs[i].set((k.pack_transposed(isa, heads[i], dim), v.pack(isa, heads[i], dim)));
+    });
     let mut out = Buffer::take(s.batch * t_q * s.heads * dim);
     let mut logs = Buffer::take(s.batch * s.heads * t_q);
     let (out_shared, logs_shared) = (Shared::new(&mut out), Shared::new(&mut logs));
@@ -115,7 +113,7 @@ pub(crate) fn forward(isa: Isa, s: Shape, q: View, k: View, v: View) -> (Buffer,
         let (head, first) = (job / blocks, job % blocks * block);
         let rows = block.min(t_q - first);
         let (n, h) = heads[head];
-        let Some((keys, values)) = &packs[head] else { return };
+        let Some((keys, values)) = packs[head].get() else { return };
         let mut queries = Buffer::take(rows * q_stride);
         q.rows((n, h), first, dim, &mut queries, q_stride);
         let (mut scores, mut sums) = (Buffer::take(rows * s_stride), Buffer::take(rows * o_stride));
