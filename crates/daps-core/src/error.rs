@@ -1,6 +1,7 @@
 //! The one error type of the core: every variant says what was expected and what came.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// The result of every fallible call in the core.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -38,6 +39,14 @@ pub enum Error {
         expected: String,
         /// What came.
         got: String,
+    },
+    /// A file that does not hold what something was to be built from.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A name that no registry knows.
     #[error("unknown {kind} '{name}'; known: {}", known.join(", "))]

@@ -10,7 +10,6 @@ mod kronecker;
 pub mod laws;
 pub mod mri;
 mod nonlinear_blur;
-mod npy;
 mod num;
 mod pairs;
 mod phase_retrieval;
@@ -22,7 +21,6 @@ mod toy2d;
 
 pub use blur::{Blur, Border, Kernel, Strategy, gaussian_kernel, motion_kernel};
 pub use dense::Dense;
-pub use files::{Array, read_array, read_picture};
 pub use hdr::Hdr;
 pub use inpainting::{Inpainting, box_mask, random_mask};
 pub use mri::Mri;

@@ -23,8 +23,10 @@ pub struct Entry {
     pub summary: &'static str,
     /// Builds it.
     pub build: Build,
-    /// Its parameters with their defaults for images of a shape; a required one is missing here.
+    /// Its parameters with their defaults for images of a shape; none where some parameter is required.
     pub defaults: fn(shape: &[usize]) -> Table,
+    /// Given parameters with every default for images of a shape spelled out; one may follow from another.
+    pub complete: fn(params: &Table, shape: &[usize]) -> Result<Table>,
     /// A small instance near the wished number of channels, height and width.
     pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
 }
@@ -44,6 +46,7 @@ macro_rules! entry {
             summary: $summary,
             build: |params, shape, seed| <$params>::read($name, params, shape)?.operator($name, shape, seed),
             defaults: |shape| <$params>::default_table(shape),
+            complete: |params, shape| <$params>::completed($name, params, shape),
             example: $example,
         }
     };

@@ -72,13 +72,17 @@ fn bad_files_are_one_sentence() {
         path
     };
     let nan = npy("1, 1", &[f32::NAN]);
+    let black = folder.path().join("black.bmp");
+    image::GrayImage::new(1, 1).save(&black).unwrap();
     for (name, key, path, word) in [
-        ("inpaint", "mask", folder.path().join("none.png"), "a readable file"),
-        ("inpaint", "mask", write("bad.png", b"no picture"), "a readable picture"),
-        ("inpaint", "mask", write("bad.txt", b"1 0"), "a .png, .npy or .safetensors file"),
+        ("inpaint", "mask", folder.path().join("none.png"), "no such file"),
+        ("inpaint", "mask", write("bad.png", b"no picture"), "no picture in a known format"),
+        ("inpaint", "mask", write("bad.txt", b"1 0"), "a .npy or .safetensors file"),
         ("inpaint", "mask", write("bad.safetensors", b"no"), "a readable safetensors file"),
         ("blur", "kernel", write("nan.npy", &nan), "NaN or infinite"),
         ("dense", "matrix", write("nan2.npy", &nan), "NaN or infinite"),
+        ("blur", "kernel", write("huge.npy", &npy("9, 9223372036854775807", &[1.0])), "more values than"),
+        ("blur", "kernel", black, "a sum that can be scaled to 1"),
         ("blur", "kernel", write("long.npy", &npy("1, 9", &[1.0; 9])), "below the image's width 1"),
     ] {
         let error = build(name, &params(key, &path), &[1, 1, 1], 0).err().unwrap().to_string();

@@ -3,46 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use daps_files::{Choice, ENDINGS};
 
 use crate::{Error, Result};
 
-/// File name endings of pictures that are read.
-const IMAGES: [&str; 6] = ["png", "jpg", "jpeg", "webp", "tif", "tiff"];
-
 /// A tensor in f64 from a `.npy` or `.safetensors` file; `name` picks one of several tensors of the latter.
 pub fn read_array(path: &Path, name: Option<&str>) -> Result<Tensor> {
-    if !path.is_file() {
-        return Err(Error::file(path, "no such file"));
-    }
-    let tensor = match path.extension().and_then(|e| e.to_str()) {
-        Some("npy") => Tensor::read_npy(path).map_err(|e| Error::file(path, first_line(&e)))?,
-        Some("safetensors") => read_safetensors(path, name)?,
-        other => {
-            let got = other.map_or("no ending".to_owned(), |e| format!("'.{e}'"));
-            return Err(Error::file(path, format!("expected a .npy or .safetensors file, got {got}")));
-        }
-    };
-    let tensor = tensor.to_dtype(DType::F64).map_err(|e| Error::file(path, first_line(&e)))?;
-    daps_core::real::check_finite(&path.display().to_string(), &tensor)?;
-    Ok(tensor)
-}
-
-fn read_safetensors(path: &Path, name: Option<&str>) -> Result<Tensor> {
-    let mut tensors =
-        candle_core::safetensors::load(path, &Device::Cpu).map_err(|e| Error::file(path, first_line(&e)))?;
-    let mut known: Vec<String> = tensors.keys().cloned().collect();
-    known.sort();
-    let wanted = match (name, known.as_slice()) {
-        (Some(name), _) => name.to_owned(),
-        (None, [only]) => only.clone(),
-        (None, _) => {
-            let reason = format!("holds {} tensors; name one of: {}", known.len(), known.join(", "));
-            return Err(Error::file(path, reason));
-        }
-    };
-    tensors
-        .remove(&wanted)
-        .ok_or_else(|| Error::file(path, format!("has no tensor '{wanted}'; it has: {}", known.join(", "))))
+    let array = daps_files::read_array(path, name.map_or(Choice::Only, Choice::Named))
+        .and_then(|array| Ok(array.to_dtype(DType::F64)?))
+        .map_err(|e| Error::file(path, e))?;
+    daps_core::real::check_finite(&path.display().to_string(), &array)?;
+    Ok(array)
 }
 
 /// The pictures of a folder, by name, as `[n, channels, height, width]` in [-1, 1] and f64. Pictures of another size are
@@ -55,7 +26,8 @@ pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tenso
     let mut values = Vec::new();
     let paths = image_paths(folder)?;
     for path in &paths {
-        let mut picture = image::open(path).map_err(|e| Error::file(path, first_line(&e)))?;
+        let bytes = daps_files::read(path).map_err(|e| Error::file(path, e))?;
+        let mut picture = daps_files::open(&bytes).map_err(|e| Error::file(path, e))?.pixels;
         let (w, h) = (picture.width() as usize, picture.height() as usize);
         if (w, h) != (width, height) {
             if !resize {
@@ -72,7 +44,7 @@ pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tenso
         }
     }
     Tensor::from_vec(values, (paths.len(), channels, height, width), &Device::Cpu)
-        .map_err(|e| Error::file(folder, first_line(&e)))
+        .map_err(|e| daps_core::Error::from(e).into())
 }
 
 fn image_paths(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -80,21 +52,15 @@ fn image_paths(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| Error::file(folder, e))?.path();
-        let ending = path.extension().and_then(|e| e.to_str()).map(str::to_lowercase);
-        if ending.is_some_and(|e| IMAGES.contains(&e.as_str())) {
+        if daps_files::is_picture(&path) {
             paths.push(path);
         }
     }
     if paths.is_empty() {
-        return Err(Error::file(folder, format!("no pictures ({})", IMAGES.join(", "))));
+        return Err(Error::file(folder, format!("no pictures ({})", ENDINGS.join(", "))));
     }
     paths.sort();
     Ok(paths)
-}
-
-/// The first line of a message: libraries add backtraces below it.
-fn first_line(error: &impl std::fmt::Display) -> String {
-    error.to_string().lines().next().unwrap_or("unreadable").to_owned()
 }
 
 #[cfg(test)]
@@ -102,24 +68,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_come_back_and_failures_are_sentences() {
+    fn an_array_comes_back_in_f64_and_must_be_finite() {
         let dir = tempfile::tempdir().unwrap();
-        let t = Tensor::new(&[[1f32, 2.0], [3.0, 4.0]], &Device::Cpu).unwrap();
         let npy = dir.path().join("a.npy");
-        t.write_npy(&npy).unwrap();
-        assert_eq!(read_array(&npy, None).unwrap().to_vec2::<f64>().unwrap(), [[1.0, 2.0], [3.0, 4.0]]);
-
-        let safe = dir.path().join("a.safetensors");
-        let both = std::collections::HashMap::from([("x".to_owned(), t.clone()), ("y".to_owned(), t)]);
-        candle_core::safetensors::save(&both, &safe).unwrap();
-        assert_eq!(read_array(&safe, Some("y")).unwrap().dims(), [2, 2]);
-        let text = |r: Result<Tensor>| r.unwrap_err().to_string();
-        assert!(text(read_array(&safe, None)).ends_with("holds 2 tensors; name one of: x, y"));
-        assert!(text(read_array(&safe, Some("z"))).ends_with("has no tensor 'z'; it has: x, y"));
-        assert!(text(read_array(&dir.path().join("b.npy"), None)).ends_with("no such file"));
-        std::fs::write(dir.path().join("c.npy"), b"not an array").unwrap();
-        let broken = text(read_array(&dir.path().join("c.npy"), None));
-        assert_eq!(broken.lines().count(), 1, "{broken}");
+        let save = |values: &[f32; 2]| Tensor::new(values, &Device::Cpu).unwrap().write_npy(&npy).unwrap();
+        save(&[1.0, 2.0]);
+        assert_eq!(read_array(&npy, None).unwrap().to_vec1::<f64>().unwrap(), [1.0, 2.0]);
+        save(&[1.0, f32::NAN]);
+        let refused = read_array(&npy, None).unwrap_err().to_string();
+        assert!(refused.contains("a.npy: 1 of 2 values are NaN"), "{refused}");
+        let missing = read_array(&dir.path().join("b.npy"), None).unwrap_err().to_string();
+        assert!(missing.ends_with("b.npy: no such file"), "{missing}");
     }
 
     #[test]

@@ -81,6 +81,16 @@ fn pictures_of_other_sizes_and_colours_are_made_to_fit() {
     assert!(refused.ends_with("a.png: is 16x8, which does not fit into 8x8"), "{refused}");
 }
 
+/// As `daps solve` reads them.
+#[test]
+fn transparency_is_laid_on_white() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("glass")).unwrap();
+    let glass = image::RgbaImage::from_fn(2, 1, |x, _| image::Rgba([0, 0, 0, if x == 0 { 0 } else { 255 }]));
+    glass.save(dir.path().join("glass/a.png")).unwrap();
+    assert_eq!(first(&read(dir.path(), "glass", [1, 1, 2], 0, Fit::Crop).unwrap()), [1.0, -1.0]);
+}
+
 #[test]
 fn mirrored_images_are_mirrored() {
     let images = daps_priors::training::Images::floats([2, 1, 3], vec![1., 2., 3., 4., 5., 6.]);
@@ -95,9 +105,12 @@ fn idx_files_and_arrays_are_read_plain_and_compressed() {
     let mut idx = vec![0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3];
     idx.extend([0u8, 51, 102, 153, 204, 255, 1, 2, 3, 4, 5, 6]);
     fs::write(dir.path().join("images-idx3-ubyte"), &idx).unwrap();
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(&idx).unwrap();
-    fs::write(dir.path().join("images.gz"), gzip.finish().unwrap()).unwrap();
+    let gzipped = |name: &str, bytes: &[u8]| {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(bytes).unwrap();
+        fs::write(dir.path().join(name), gzip.finish().unwrap()).unwrap();
+    };
+    gzipped("images.gz", &idx);
     for name in ["images-idx3-ubyte", "images.gz"] {
         let set = read(dir.path(), name, [1, 2, 3], 0, Fit::Crop).unwrap();
         assert_eq!(set.train.len(), 2);
@@ -108,7 +121,10 @@ fn idx_files_and_arrays_are_read_plain_and_compressed() {
     }
     let array = Tensor::new(&[[[0.5f32, -3.0], [1.0, 2.0]]], &Device::Cpu).unwrap();
     array.write_npy(dir.path().join("a.npy")).unwrap();
-    assert_eq!(first(&read(dir.path(), "a.npy", [1, 2, 2], 0, Fit::Crop).unwrap()), [0.5, -3.0, 1.0, 2.0]);
+    gzipped("a.npy.gz", &fs::read(dir.path().join("a.npy")).unwrap());
+    for name in ["a.npy", "a.npy.gz"] {
+        assert_eq!(first(&read(dir.path(), name, [1, 2, 2], 0, Fit::Crop).unwrap()), [0.5, -3.0, 1.0, 2.0]);
+    }
 }
 
 #[test]
@@ -120,6 +136,11 @@ fn what_is_no_data_set_is_refused_in_one_sentence() {
     put("broken/a.png", &png(&RgbImage::new(4, 4))[..40]);
     fs::create_dir(dir.path().join("text")).unwrap();
     put("text/b.jpg", b"hello");
+    fs::create_dir(dir.path().join("half")).unwrap();
+    let mut jpeg = std::io::Cursor::new(vec![]);
+    RgbImage::new(32, 32).write_to(&mut jpeg, image::ImageFormat::Jpeg).unwrap();
+    let jpeg = jpeg.into_inner();
+    put("half/a.jpg", &jpeg[..jpeg.len() - 20]);
     put("short-idx", &[0, 0, 8, 3, 0, 0, 0, 9]);
     put("wrong-idx", &[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3]);
     put("other.bin", b"something else entirely");
@@ -136,9 +157,14 @@ fn what_is_no_data_set_is_refused_in_one_sentence() {
     });
     for (source, shape, says) in [
         ("none", [3, 4, 4], "none: no such file or folder"),
-        ("empty", [3, 4, 4], "empty: holds no pictures (png, jpg,"),
-        ("broken", [3, 4, 4], "broken/a.png: is no readable picture"),
-        ("text", [3, 4, 4], "text/b.jpg: is no readable picture"),
+        ("empty", [3, 4, 4], "empty: holds no pictures (png, apng,"),
+        ("broken", [3, 4, 4], "broken/a.png: cannot be read as a picture"),
+        ("text", [3, 4, 4], "text/b.jpg: is no picture in a known format"),
+        (
+            "half",
+            [3, 4, 4],
+            "half/a.jpg: cannot be read as a picture (the file ends before the picture does)",
+        ),
         ("text", [2, 4, 4], "pictures have 1 or 3 channels, the network's images 2"),
         ("short-idx", [1, 4, 4], "is no whole IDX file"),
         ("wrong-idx", [1, 4, 4], "says that it holds 2 images of 2x2, but has 3 bytes"),

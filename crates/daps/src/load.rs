@@ -4,28 +4,20 @@
 //! brightness for a grey prior and grey is repeated for a colour prior, the middle is cropped to the prior's proportions and
 //! resized (Lanczos, antialiased), and of an animation the first frame is taken. Each such step leaves a note.
 
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::batched;
-use image::codecs::gif::GifDecoder;
-use image::codecs::png::PngDecoder;
-use image::codecs::webp::WebPDecoder;
+use daps_core::real::{batched, to_f64};
+use daps_files::{Choice, ENDINGS, Picture, is_array, is_picture, on_white};
+use image::DynamicImage;
 use image::imageops::FilterType;
-use image::{AnimationDecoder, DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, Rgb32FImage};
 
 use crate::{Error, Result};
 
-/// Files beyond this are not read.
-const MOST_BYTES: u64 = 256 << 20;
-/// Pictures beyond this are not decoded.
-const MOST_PIXELS: u64 = 64_000_000;
 /// A picture is enlarged at most this many times.
 const MOST_ENLARGED: u32 = 8;
-/// File name endings of pictures.
-const ENDINGS: [&str; 14] =
-    ["png", "apng", "jpg", "jpeg", "jpe", "webp", "tif", "tiff", "gif", "bmp", "pbm", "pgm", "ppm", "pnm"];
+/// Values beyond this are no picture's, whose own lie between -1 and 1.
+const FAR: f64 = 2.0;
 
 /// Items of one shape with their names.
 pub struct Batch {
@@ -37,29 +29,32 @@ pub struct Batch {
     pub notes: Vec<String>,
 }
 
+/// What the numbers of a file stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Pictures: those of another size are made to fit, and bytes of an array mean what they mean in a picture.
+    Pictures,
+    /// Tokens: the same, but an array holds the tokens themselves.
+    Tokens,
+    /// A measurement: of the right size, and as it is.
+    Measurement,
+}
+
 /// Reads the items at a path: a picture, a folder of pictures, or a `.npy` or `.safetensors` array (of several tensors, the
-/// one called `tensor`). Pictures are made to fit if `fit`, and must have the right size otherwise.
-pub fn batch(path: &Path, shape: &[usize], tensor: &str, fit: bool) -> Result<Batch> {
+/// one called `tensor`).
+pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
+    let fit = meaning != Meaning::Measurement;
     if path.is_dir() {
         return pictures(&pictures_in(path)?, shape, fit);
     }
     if !path.exists() {
         return Err(Error::content(path, "no such file"));
     }
-    match ending(path).as_str() {
-        "npy" | "safetensors" => array(path, shape, tensor),
-        _ => pictures(&[path.to_path_buf()], shape, fit),
+    if is_array(path) {
+        array(path, shape, tensor, meaning)
+    } else {
+        pictures(&[path.to_path_buf()], shape, fit)
     }
-}
-
-/// Whether a file holds numbers and no picture.
-#[must_use]
-pub fn is_array(path: &Path) -> bool {
-    matches!(ending(path).as_str(), "npy" | "safetensors")
-}
-
-fn ending(path: &Path) -> String {
-    path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default()
 }
 
 /// The pictures of a folder in the order of their names.
@@ -68,7 +63,7 @@ fn pictures_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for entry in entries {
         let path = entry.map_err(Error::file(folder, "cannot read"))?.path();
-        if path.is_file() && ENDINGS.contains(&ending(&path).as_str()) {
+        if path.is_file() && is_picture(&path) {
             paths.push(path);
         }
     }
@@ -79,10 +74,23 @@ fn pictures_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-fn array(path: &Path, shape: &[usize], tensor: &str) -> Result<Batch> {
-    let named =
-        daps_priors::read_array(path, Some(tensor)).or_else(|_| daps_priors::read_array(path, None))?;
-    let values = named.to_dtype(DType::F64)?;
+fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
+    let found =
+        daps_files::read_array(path, Choice::Preferred(tensor)).map_err(|e| Error::content(path, e))?;
+    let mut notes = Vec::new();
+    let mut values = found.to_dtype(DType::F64)?;
+    daps_core::real::check_finite(&path.display().to_string(), &values)?;
+    let pictures = meaning == Meaning::Pictures;
+    if pictures && found.dtype() == DType::U8 {
+        values = values.affine(1.0 / 127.5, -1.0)?;
+        notes.push(format!("{}: bytes; 0 to 255 stand for -1 to 1", path.display()));
+    } else if pictures && shape.len() == 3 {
+        let (low, high) = to_f64(&values)?.iter().fold((0f64, 0f64), |(l, h), v| (l.min(*v), h.max(*v)));
+        if low < -FAR || high > FAR {
+            let what = format!("values from {low} to {high}, where pictures have -1 to 1");
+            notes.push(format!("{}: {what}", path.display()));
+        }
+    }
     let values = if values.dims() == shape { values.unsqueeze(0)? } else { values };
     if values.dims().is_empty() || &values.dims()[1..] != shape || values.dims()[0] == 0 {
         let expected = batched(1, shape);
@@ -93,7 +101,7 @@ fn array(path: &Path, shape: &[usize], tensor: &str) -> Result<Batch> {
     }
     let (stem, n) = (stem(path), values.dims()[0]);
     let names = if n == 1 { vec![stem] } else { (0..n).map(|i| format!("{stem}-{i:03}")).collect() };
-    Ok(Batch { values, names, notes: vec![] })
+    Ok(Batch { values, names, notes })
 }
 
 /// The file's name without its ending, with nothing in it that a file name or a page cannot take.
@@ -107,7 +115,7 @@ fn stem(path: &Path) -> String {
 fn pictures(paths: &[PathBuf], shape: &[usize], fit: bool) -> Result<Batch> {
     let (mut values, mut names, mut notes) = (Vec::new(), Vec::<String>::new(), Vec::new());
     for path in paths {
-        let bytes = read(path)?;
+        let bytes = daps_files::read(path).map_err(|e| Error::content(path, e))?;
         let (pixels, said) = decode(path, &bytes, shape, fit)?;
         values.extend(pixels);
         let stem = stem(path);
@@ -122,15 +130,6 @@ fn pictures(paths: &[PathBuf], shape: &[usize], fit: bool) -> Result<Batch> {
     Ok(Batch { values, names, notes })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    let size = std::fs::metadata(path).map_err(Error::file(path, "cannot read"))?.len();
-    if size > MOST_BYTES {
-        let what = format!("is {} MB; pictures are read up to {} MB", size >> 20, MOST_BYTES >> 20);
-        return Err(Error::content(path, what));
-    }
-    std::fs::read(path).map_err(Error::file(path, "cannot read"))
-}
-
 /// The values of a picture, plane by plane, and what was done to it.
 pub fn decode(path: &Path, bytes: &[u8], shape: &[usize], fit: bool) -> Result<(Vec<f64>, Vec<String>)> {
     let &[channels @ (1 | 3), height, width] = shape else {
@@ -138,7 +137,11 @@ pub fn decode(path: &Path, bytes: &[u8], shape: &[usize], fit: bool) -> Result<(
         return Err(Error::content(path, what));
     };
     let mut notes = Vec::new();
-    let picture = open(path, bytes, &mut notes)?;
+    let Picture { pixels: picture, is_animated } =
+        daps_files::open(bytes).map_err(|e| Error::content(path, e))?;
+    if is_animated {
+        notes.push("animated; its first frame is used".into());
+    }
     let color = picture.color();
     let picture = if fit {
         fitted(path, &picture, width as u32, height as u32, &mut notes)?
@@ -148,7 +151,10 @@ pub fn decode(path: &Path, bytes: &[u8], shape: &[usize], fit: bool) -> Result<(
         let (w, h) = (picture.width(), picture.height());
         return Err(Error::content(path, format!("is {w}x{h}, expected {width}x{height}")));
     };
-    let pixels = on_white(&picture, &mut notes);
+    let (pixels, transparent) = on_white(&picture);
+    if transparent {
+        notes.push("transparent in places; laid on white".into());
+    }
     let pixels = match (pixels.dimensions() == (width as u32, height as u32), fit) {
         (true, _) | (_, false) => pixels,
         (false, true) => image::imageops::resize(&pixels, width as u32, height as u32, FilterType::Lanczos3),
@@ -169,55 +175,6 @@ pub fn decode(path: &Path, bytes: &[u8], shape: &[usize], fit: bool) -> Result<(
         pixels.pixels().map(|p| value(luma(p.0))).collect()
     };
     Ok((values, notes))
-}
-
-/// Decodes within limits; the size is known and judged before any pixel is.
-fn open(path: &Path, bytes: &[u8], notes: &mut Vec<String>) -> Result<DynamicImage> {
-    let unreadable = |e: &dyn std::fmt::Display| {
-        let reason = e.to_string().lines().next().unwrap_or("damaged").to_owned();
-        Error::content(path, format!("cannot be read as a picture ({reason})"))
-    };
-    let mut reader =
-        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| unreadable(&e))?;
-    let Some(format) = reader.format() else {
-        return Err(Error::content(path, "is no picture in a known format"));
-    };
-    let mut limits = Limits::default();
-    limits.max_alloc = Some(1 << 30);
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(|e| unreadable(&e))?;
-    let (w, h) = decoder.dimensions();
-    if u64::from(w) * u64::from(h) > MOST_PIXELS {
-        let most = MOST_PIXELS / 1_000_000;
-        return Err(Error::content(path, format!("is {w}x{h}; pictures are read up to {most} megapixels")));
-    }
-    if format == ImageFormat::Jpeg && !jpeg_is_whole(bytes) {
-        return Err(unreadable(&"the file ends before the picture does"));
-    }
-    let orientation = decoder.orientation().map_err(|e| unreadable(&e))?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(|e| unreadable(&e))?;
-    picture.apply_orientation(orientation);
-    if is_animated(format, bytes) {
-        notes.push("animated; its first frame is used".into());
-    }
-    Ok(picture)
-}
-
-/// Whether the scan is followed by an end: decoders fill up what is missing with grey.
-fn jpeg_is_whole(bytes: &[u8]) -> bool {
-    let last = |marker: u8| bytes.windows(2).rposition(|w| w == [0xff, marker]);
-    matches!((last(0xda), last(0xd9)), (Some(scan), Some(end)) if end > scan)
-}
-
-fn is_animated(format: ImageFormat, bytes: &[u8]) -> bool {
-    let data = || Cursor::new(bytes);
-    match format {
-        ImageFormat::Gif => GifDecoder::new(data())
-            .is_ok_and(|d| d.into_frames().take(2).filter(std::result::Result::is_ok).count() > 1),
-        ImageFormat::WebP => WebPDecoder::new(data()).is_ok_and(|d| d.has_animation()),
-        ImageFormat::Png => PngDecoder::new(data()).is_ok_and(|d| d.is_apng().unwrap_or(false)),
-        _ => false,
-    }
 }
 
 /// The middle of the picture in the wished proportions, and a note of what will be done to it.
@@ -245,19 +202,4 @@ fn fitted(
     let crop = if (cw, ch) == (w, h) { String::new() } else { format!("cropped to its middle {cw}x{ch}, ") };
     notes.push(format!("{w}x{h}; {crop}resized to {width}x{height}"));
     Ok(picture.crop_imm((w - cw) / 2, (h - ch) / 2, cw, ch))
-}
-
-/// Colours from 0 to 1, transparency laid on white.
-fn on_white(picture: &DynamicImage, notes: &mut Vec<String>) -> Rgb32FImage {
-    if !picture.color().has_alpha() {
-        return picture.to_rgb32f();
-    }
-    let pixels = picture.to_rgba32f();
-    if pixels.pixels().any(|p| p.0[3] < 1.0) {
-        notes.push("transparent in places; laid on white".into());
-    }
-    Rgb32FImage::from_fn(pixels.width(), pixels.height(), |x, y| {
-        let [r, g, b, a] = pixels.get_pixel(x, y).0;
-        image::Rgb([r, g, b].map(|v| v * a + 1.0 - a))
-    })
 }

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use daps::core::candle::{Device, Tensor};
 use daps::core::real::to_f64;
-use daps::load::{Batch, batch};
+use daps::load::{Batch, Meaning, batch};
 use image::{DynamicImage, ImageBuffer, Luma, LumaA, Rgb, Rgba};
 
 fn read(path: &Path, shape: &[usize]) -> Batch {
-    batch(path, shape, "truth", true).unwrap_or_else(|e| panic!("{e}"))
+    batch(path, shape, "truth", Meaning::Pictures).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn kept(name: &str) -> PathBuf {
@@ -97,4 +98,20 @@ fn names_are_unique_and_harmless() {
     let b = read(dir.path(), &[1, 4, 4]);
     assert_eq!(b.names, ["a.1", "a", "a.2", "b_c_d"]);
     assert_eq!(b.values.dims(), [4, 1, 4, 4]);
+}
+
+#[test]
+fn bytes_of_an_array_mean_what_they_mean_in_a_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.npy");
+    Tensor::new(&[[[0u8, 51], [204, 255]]], &Device::Cpu).unwrap().write_npy(&path).unwrap();
+    let b = read(&path, &[1, 2, 2]);
+    let expected = [-1.0, -0.6, 0.6, 1.0];
+    assert!(values(&b).iter().zip(expected).all(|(v, e)| (v - e).abs() < 1e-12), "{:?}", values(&b));
+    assert!(b.notes[0].ends_with("bytes; 0 to 255 stand for -1 to 1"), "{:?}", b.notes);
+    let plain = batch(&path, &[1, 2, 2], "truth", Meaning::Tokens).unwrap();
+    assert_eq!(values(&plain), [0.0, 51.0, 204.0, 255.0]);
+    Tensor::new(&[[[0f32, 0.5], [1.0, 200.0]]], &Device::Cpu).unwrap().write_npy(&path).unwrap();
+    let b = read(&path, &[1, 2, 2]);
+    assert!(b.notes[0].ends_with("values from 0 to 200, where pictures have -1 to 1"), "{:?}", b.notes);
 }

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use daps_core::real::to_f64;
 use daps_core::{Error, Operator, Result};
+use daps_files::is_picture;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
 use crate::blur::{Blur, Border, Kernel, gaussian_kernel, motion_kernel};
-use crate::files::{is_picture, read_array, read_picture};
+use crate::files::{read, with_rank};
 use crate::mri::{Mri, coil_maps, line_mask};
 use crate::rows::image_shape;
 use crate::{
@@ -36,6 +37,12 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
             Error::invalid(format!("parameters of {name}"), "known names with values of their type", message)
         })?;
         Ok(params.complete(shape))
+    }
+
+    /// The same table with every default for images of a shape spelled out.
+    fn completed(name: &str, table: &Table, shape: &[usize]) -> Result<Table> {
+        Table::try_from(Self::read(name, table, shape)?)
+            .map_err(|e| Error::invalid(format!("parameters of {name}"), "values that TOML can hold", e))
     }
 
     /// The defaults for images of a shape; empty if some parameter is required.
@@ -126,12 +133,10 @@ pub(crate) struct MaskParams {
 
 impl Params for MaskParams {
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
-        let mask = if is_picture(&self.mask) {
-            let picture = read_picture(&self.mask)?.tensor(4)?;
-            picture.ge(0.5)?
-        } else {
-            read_array(&self.mask, "mask")?.tensor(4)?
-        };
+        let mut mask = with_rank(&read(&self.mask, "mask")?, 4)?;
+        if is_picture(&self.mask) {
+            mask = mask.ge(0.5)?;
+        }
         Ok(Arc::new(Inpainting::named(name, shape, &mask)?))
     }
 }
@@ -203,8 +208,8 @@ pub(crate) struct BlurParams {
 impl Params for BlurParams {
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let picture = is_picture(&self.kernel);
-        let array = if picture { read_picture(&self.kernel)? } else { read_array(&self.kernel, "kernel")? };
-        let (h, w) = match *array.shape() {
+        let array = read(&self.kernel, "kernel")?;
+        let (h, w) = match *array.dims() {
             [h, w] | [_, h, w] if h * w > 0 => (h, w),
             ref other => {
                 let expected = "shape [height, width] or [rows, height, width]";
@@ -213,10 +218,14 @@ impl Params for BlurParams {
         };
         let one = |values: &[f64]| {
             let sum: f64 = values.iter().sum();
-            let scale = if picture || self.normalize { 1.0 / sum } else { 1.0 };
+            let scaled = picture || self.normalize;
+            if scaled && !(sum.abs() > 0.0 && sum.is_finite()) {
+                return Err(Error::invalid("blur kernel", "a sum that can be scaled to 1", sum));
+            }
+            let scale = if scaled { 1.0 / sum } else { 1.0 };
             Kernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
         };
-        let kernels = array.values().chunks(h * w).map(one).collect::<Result<Vec<_>>>()?;
+        let kernels = to_f64(&array)?.chunks(h * w).map(one).collect::<Result<Vec<_>>>()?;
         Ok(Arc::new(Blur::build(name, shape, &kernels, self.border, None)?))
     }
 }
@@ -325,11 +334,11 @@ impl Params for MriParams {
             }
         };
         let maps = match &self.maps {
-            Some(path) => read_array(path, "maps")?.tensor(5)?,
+            Some(path) => with_rank(&read(path, "maps")?, 5)?,
             None => coil_maps(self.coils, h, w, seed)?,
         };
         let mask = match &self.mask {
-            Some(path) => read_array(path, "mask")?.tensor(3)?,
+            Some(path) => with_rank(&read(path, "mask")?, 3)?,
             None => line_mask(w, self.acceleration, self.center.unwrap_or(0.0), seed)?,
         };
         let operator = Mri::new(&maps, &mask)?;
@@ -397,7 +406,7 @@ pub(crate) struct DenseParams {
 
 impl Params for DenseParams {
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
-        let matrix: Tensor = read_array(&self.matrix, "matrix")?.tensor(3)?;
+        let matrix = with_rank(&read(&self.matrix, "matrix")?, 3)?;
         Ok(Arc::new(Dense::new(shape, &matrix)?))
     }
 }

@@ -1,28 +1,17 @@
 //! One picture as bytes of the network's shape.
 
-use std::io::Cursor;
-
+use daps_files::on_white;
+use image::DynamicImage;
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageReader};
 
 use super::Fit;
 
-/// File name endings of pictures that are read.
-pub(super) const ENDINGS: [&str; 9] = ["png", "jpg", "jpeg", "webp", "tif", "tiff", "bmp", "gif", "ppm"];
-
-/// Whether a file's name says that it is a picture.
-pub(super) fn is_picture(name: &str) -> bool {
-    let ending = name.rsplit_once('.').map(|(_, e)| e.to_lowercase());
-    let hidden = name.rsplit('/').next().is_some_and(|n| n.starts_with('.'));
-    !hidden && ending.is_some_and(|e| ENDINGS.contains(&e.as_str()))
-}
-
-/// Decodes a picture (transparency is dropped, of an animation the first frame is taken) and makes it fit.
+/// Decodes a picture (turned upright, transparency laid on white, of an animation the first frame) and makes it fit.
 pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<Vec<u8>, String> {
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|e| e.to_string())?;
-    let picture = reader.decode().map_err(|e| {
-        format!("is no readable picture ({})", e.to_string().lines().next().unwrap_or("unknown"))
-    })?;
+    let mut picture = daps_files::open(bytes).map_err(|e| e.to_string())?.pixels;
+    if picture.color().has_alpha() {
+        picture = DynamicImage::ImageRgb32F(on_white(&picture).0);
+    }
     fitted(&picture, shape, fit)
 }
 

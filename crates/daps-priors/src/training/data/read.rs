@@ -3,11 +3,12 @@
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
+use candle_core::DType;
+use daps_files::{ENDINGS, is_picture};
 use image::{DynamicImage, GrayImage};
 use rayon::prelude::*;
 
-use super::pictures::{self, ENDINGS};
+use super::pictures;
 use super::{Fit, Images};
 use crate::{Error, Result};
 
@@ -21,7 +22,7 @@ pub(super) fn read(source: &Path, shape: [usize; 3], fit: Fit) -> Result<Images>
         return idx(&bytes, shape, fit).map_err(|reason| Error::file(source, reason));
     }
     if bytes.starts_with(b"\x93NUMPY") {
-        return npy(source, shape);
+        return npy(source, &bytes, shape);
     }
     if bytes.get(257..262) == Some(b"ustar") {
         return decode_all(source, tar(source, &bytes)?, shape, fit);
@@ -46,7 +47,7 @@ fn folder(source: &Path) -> Result<Vec<Named>> {
     for entry in std::fs::read_dir(source).map_err(|e| Error::file(source, e))? {
         let path = entry.map_err(|e| Error::file(source, e))?.path();
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        if path.is_file() && pictures::is_picture(&name) {
+        if path.is_file() && is_picture(&path) {
             files.push((name, std::fs::read(&path).map_err(|e| Error::file(&path, e))?));
         }
     }
@@ -61,7 +62,7 @@ fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
     for entry in archive.entries().map_err(broken)? {
         let mut entry = entry.map_err(broken)?;
         let name = entry.path().map_err(broken)?.to_string_lossy().into_owned();
-        if entry.header().entry_type().is_file() && pictures::is_picture(&name) {
+        if entry.header().entry_type().is_file() && is_picture(Path::new(&name)) {
             let mut file = Vec::new();
             entry.read_to_end(&mut file).map_err(broken)?;
             files.push((name, file));
@@ -125,11 +126,8 @@ fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<Images,
 }
 
 /// Numbers as they are, or bytes that stand for [-1, 1]; arrays are never resized.
-fn npy(source: &Path, shape: [usize; 3]) -> Result<Images> {
-    let reason = |e: candle_core::Error| {
-        Error::file(source, e.to_string().lines().next().unwrap_or("unreadable").to_owned())
-    };
-    let array = Tensor::read_npy(source).map_err(reason)?;
+fn npy(source: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Images> {
+    let array = daps_files::parse_npy(bytes).map_err(|e| Error::file(source, e))?;
     let fits = match *array.dims() {
         [n, h, w] => n > 0 && [1, h, w] == shape,
         [n, c, h, w] => n > 0 && [c, h, w] == shape,
@@ -140,11 +138,11 @@ fn npy(source: &Path, shape: [usize; 3]) -> Result<Images> {
         let got = array.dims();
         return Err(Error::file(source, format!("expected an array of n x {c} x {h} x {w}, got {got:?}")));
     }
-    let flat = array.flatten_all().map_err(reason)?;
+    let flat = array.flatten_all().map_err(daps_core::Error::from)?;
     if flat.dtype() == DType::U8 {
-        return Ok(Images::bytes(shape, flat.to_vec1().map_err(reason)?));
+        return Ok(Images::bytes(shape, flat.to_vec1().map_err(daps_core::Error::from)?));
     }
-    let flat = flat.to_dtype(DType::F32).map_err(reason)?;
+    let flat = flat.to_dtype(DType::F32).map_err(daps_core::Error::from)?;
     daps_core::real::check_finite(&source.display().to_string(), &flat)?;
-    Ok(Images::floats(shape, flat.to_vec1().map_err(reason)?))
+    Ok(Images::floats(shape, flat.to_vec1().map_err(daps_core::Error::from)?))
 }
