@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(long)]
     resume: bool,
     /// Begin with the weights of this exported prior, instead of random ones, and count on from its images
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     start: Option<PathBuf>,
     /// Train until this many images were seen instead of the configuration's number
     #[arg(long)]
@@ -96,17 +96,18 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
     if args.json {
         say(&serde_json::to_string(&done)?);
     } else {
+        let loss = done.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
         say(&format!(
-            "{} images seen, {:.1} images/s, loss {:.4}; checkpoint in {}",
+            "{} images seen, {:.1} images/s{loss}; checkpoint in {}",
             done.images,
             done.images_per_second,
-            done.loss,
             out.display()
         ));
     }
     if !done.finished {
         let (config, out) = (config_file.display(), out.display());
-        eprintln!("stopped; go on with: daps train --config {config} --out {out} --resume");
+        let until = args.until.map_or(String::new(), |images| format!(" --until {images}"));
+        eprintln!("stopped; go on with: daps train --config {config} --out {out}{until} --resume");
         return Ok(Outcome::Stopped);
     }
     Ok(Outcome::Done)

@@ -172,6 +172,11 @@ fn training_goes_on_from_exported_weights() {
         trainer.save(path).unwrap();
     }
     assert_eq!(bits(&a), bits(&b));
+    // The file of a run that began so tells of all runs before it.
+    exported(&third, &file);
+    let mut fourth = trainer();
+    fourth.start(&file).unwrap();
+    assert_eq!((fourth.images(), fourth.earlier_runs()), (66, &[42, 66][..]));
     let mut other = config("");
     other.loss.sigma_data = Some(0.3);
     exported(&first, &file);

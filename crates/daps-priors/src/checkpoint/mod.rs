@@ -46,6 +46,8 @@ pub const SPREAD_KEY: &str = "daps.spread";
 
 /// The metadata key of the number of images that the weights have seen.
 pub const IMAGES_KEY: &str = "daps.images";
+/// Metadata key of the images that had been seen when each of the earlier runs ended from whose weights training went on, as JSON.
+pub const EARLIER_KEY: &str = "daps.earlier";
 
 impl Checkpoint {
     /// A safetensors file in memory; `name` is what messages call it.

@@ -8,7 +8,9 @@ use daps_core::SpreadTable;
 
 use super::trainer::Trainer;
 use super::validation::DENOISING_LEVELS;
-use crate::checkpoint::{self, CONFIG_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors};
+use crate::checkpoint::{
+    self, CONFIG_KEY, EARLIER_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors,
+};
 use crate::network::{NetworkPrior, TokenPrior};
 use crate::{Classifier, Error, Result};
 
@@ -39,12 +41,18 @@ pub fn export_classifier(trainer: &Trainer, path: &Path) -> Result<(Classifier, 
 fn write_rounded(trainer: &Trainer, path: &Path) -> Result<String> {
     let tensors = cast_all(trainer.averaged_weights()?, WeightType::F16)
         .map_err(|reason| Error::config("network", reason))?;
-    let metadata = [
+    write_safetensors(path, &tensors, about(trainer)?)?;
+    Ok(checkpoint::inspect(path)?.sha256)
+}
+
+/// What every file says of its weights: their network, and how many images they have seen in which runs.
+fn about(trainer: &Trainer) -> Result<HashMap<String, String>> {
+    let earlier = serde_json::to_string(trainer.earlier_runs()).map_err(|e| Error::config("network", e))?;
+    Ok(HashMap::from([
         (CONFIG_KEY.to_owned(), trainer.network().to_toml()?),
         (IMAGES_KEY.to_owned(), trainer.images().to_string()),
-    ];
-    write_safetensors(path, &tensors, HashMap::from(metadata))?;
-    Ok(checkpoint::inspect(path)?.sha256)
+        (EARLIER_KEY.to_owned(), earlier),
+    ]))
 }
 
 /// A prior that is ready to be written.
@@ -52,8 +60,7 @@ pub struct Export {
     tensors: BTreeMap<String, Tensor>,
     /// The denoiser with the rounded weights, as it will be read back.
     pub prior: NetworkPrior,
-    config: String,
-    images: u64,
+    about: HashMap<String, String>,
 }
 
 impl Export {
@@ -64,20 +71,16 @@ impl Export {
         Ok(Self {
             prior: NetworkPrior::new(trainer.network(), tensors.clone())?,
             tensors,
-            config: trainer.network().to_toml()?,
-            images: trainer.images(),
+            about: about(trainer)?,
         })
     }
 
     /// Writes the file and gives the checksum of its tensors.
     pub fn write(&self, path: &Path, spread: &SpreadTable) -> Result<String> {
         let spread = serde_json::to_string(spread).map_err(|e| Error::file(path, e))?;
-        let metadata = [
-            (CONFIG_KEY.to_owned(), self.config.clone()),
-            (SPREAD_KEY.to_owned(), spread),
-            (IMAGES_KEY.to_owned(), self.images.to_string()),
-        ];
-        write_safetensors(path, &self.tensors, HashMap::from(metadata))?;
+        let mut about = self.about.clone();
+        about.insert(SPREAD_KEY.to_owned(), spread);
+        write_safetensors(path, &self.tensors, about)?;
         Ok(checkpoint::inspect(path)?.sha256)
     }
 }

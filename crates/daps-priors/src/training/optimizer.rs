@@ -86,13 +86,13 @@ impl AdamW {
     /// gradient's norm before it was limited; a norm that is not finite changes nothing.
     pub fn step(&mut self, gradients: &GradStore, number: u64, rate: f64, decay: f64) -> Result<f64> {
         let c = &self.config;
-        let mut squares = 0.0;
-        for slot in self.slots.values() {
-            if let Some(gradient) = gradients.get(slot.variable.as_tensor()) {
-                squares += with_slice(gradient, sum_of_squares)?;
-            }
-        }
-        let norm = squares.sqrt();
+        // One parallel loop over all parameters: they are many and small.
+        let squares = |(_, slot): (&String, &Slot)| match gradients.get(slot.variable.as_tensor()) {
+            Some(gradient) => Ok(with_slice(gradient, sum_of_squares)?),
+            None => Ok(0.0),
+        };
+        let squares: Vec<f64> = self.slots.par_iter().map(squares).collect::<Result<_>>()?;
+        let norm = squares.iter().sum::<f64>().sqrt();
         if !norm.is_finite() {
             return Ok(norm);
         }
@@ -108,15 +108,15 @@ impl AdamW {
             keep: (1.0 - rate * c.weight_decay) as f32,
             average: (1.0 - decay) as f32,
         };
-        for slot in self.slots.values_mut() {
-            let Some(gradient) = gradients.get(slot.variable.as_tensor()) else { continue };
+        self.slots.par_iter_mut().try_for_each(|(_, slot)| {
+            let Some(gradient) = gradients.get(slot.variable.as_tensor()) else { return Ok(()) };
             let variable = slot.variable.as_tensor().clone();
             with_slice(gradient, |gradient: &[f32]| {
                 let job = Cell::new(Some((gradient, slot)));
                 variable.inplace_op1(&Update { factors, job })
             })?
-            .map_err(daps_core::Error::from)?;
-        }
+            .map_err(daps_core::Error::from)
+        })?;
         Ok(norm)
     }
 
@@ -145,13 +145,8 @@ impl AdamW {
     /// Takes these weights, of any type, for the variables and their average; the name of one that does not fit is the error.
     pub fn begin(&mut self, tensors: &BTreeMap<String, Tensor>) -> std::result::Result<(), String> {
         for (name, slot) in &mut self.slots {
-            let tensor = tensors.get(name).ok_or_else(|| format!("{name} is missing"))?;
-            if tensor.dims() != slot.variable.dims() {
-                return Err(format!("{name} has shape {:?}, not {:?}", tensor.dims(), slot.variable.dims()));
-            }
-            let tensor = tensor.to_dtype(DType::F32).map_err(|e| e.to_string())?;
-            slot.average = with_slice(&tensor, <[f32]>::to_vec).map_err(|e| e.to_string())?;
-            slot.variable.set(&tensor).map_err(|e| e.to_string())?;
+            slot.average = slot.fitting(tensors, name)?;
+            slot.take_weights(&slot.average)?;
         }
         Ok(())
     }
@@ -159,24 +154,33 @@ impl AdamW {
     /// Takes up the state of a checkpoint; the name of a tensor that does not fit is the error.
     pub fn restore(&mut self, tensors: &BTreeMap<String, Tensor>) -> std::result::Result<(), String> {
         for (name, slot) in &mut self.slots {
-            let mut parts = PARTS.iter().map(|part| {
-                let key = format!("{part}.{name}");
-                match tensors.get(&key) {
-                    Some(t) if t.dims() == slot.variable.dims() => {
-                        with_slice(t, <[f32]>::to_vec).map_err(|e| e.to_string())
-                    }
-                    Some(t) => Err(format!("{key} has shape {:?}, not {:?}", t.dims(), slot.variable.dims())),
-                    None => Err(format!("{key} is missing")),
-                }
-            });
-            let mut next = || parts.next().unwrap_or_else(|| Err("a part is missing".to_owned()));
-            let (weights, average, first, second) = (next()?, next()?, next()?, next()?);
-            drop(parts);
-            let weights = like(&weights, &slot.variable).map_err(|e| e.to_string())?;
-            slot.variable.set(&weights).map_err(|e| e.to_string())?;
-            (slot.average, slot.first, slot.second) = (average, first, second);
+            let [weights, average, first, second] =
+                PARTS.map(|part| slot.fitting(tensors, &format!("{part}.{name}")));
+            slot.take_weights(&weights?)?;
+            (slot.average, slot.first, slot.second) = (average?, first?, second?);
         }
         Ok(())
+    }
+}
+
+impl Slot {
+    /// The numbers of the tensor of that name, if it has the variable's shape.
+    fn fitting(
+        &self,
+        tensors: &BTreeMap<String, Tensor>,
+        name: &str,
+    ) -> std::result::Result<Vec<f32>, String> {
+        let tensor = tensors.get(name).ok_or_else(|| format!("{name} is missing"))?;
+        if tensor.dims() != self.variable.dims() {
+            return Err(format!("{name} has shape {:?}, not {:?}", tensor.dims(), self.variable.dims()));
+        }
+        let tensor = tensor.to_dtype(DType::F32).map_err(|e| e.to_string())?;
+        with_slice(&tensor, <[f32]>::to_vec).map_err(|e| e.to_string())
+    }
+
+    fn take_weights(&self, values: &[f32]) -> std::result::Result<(), String> {
+        let weights = like(values, &self.variable).map_err(|e| e.to_string())?;
+        self.variable.set(&weights).map_err(|e| e.to_string())
     }
 }
 

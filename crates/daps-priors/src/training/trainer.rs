@@ -13,7 +13,7 @@ use super::config::{Goal, TrainConfig};
 use super::data::Dataset;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, ema_decay, learning_rate};
-use crate::checkpoint::{self, CONFIG_KEY, IMAGES_KEY, write_safetensors};
+use crate::checkpoint::{self, CONFIG_KEY, EARLIER_KEY, IMAGES_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Classifier, Error, Result};
 
@@ -41,7 +41,7 @@ pub struct Point {
 struct Mark {
     step: u64,
     #[serde(default)]
-    first: u64,
+    earlier: Vec<u64>,
     seconds: f64,
     /// The configuration without what does not change the weights.
     config: String,
@@ -66,8 +66,8 @@ pub struct Trainer {
     optimizer: AdamW,
     batches: Batches,
     step: u64,
-    /// Steps that the weights had behind them when this run began.
-    first: u64,
+    /// Images seen when each of the runs ended from whose weights this one began.
+    earlier: Vec<u64>,
     /// Seconds of work, over all resumptions.
     pub seconds: f64,
     curve: Vec<Point>,
@@ -112,7 +112,7 @@ impl Trainer {
             learner,
             config,
             step: 0,
-            first: 0,
+            earlier: Vec::new(),
             seconds: 0.0,
             curve: Vec::new(),
             open: [0.0; 2],
@@ -158,10 +158,21 @@ impl Trainer {
         self.step
     }
 
-    /// Images that the weights had seen when this run began.
+    /// Images that had been seen when each of the runs ended from whose weights this one began, one after the other.
+    #[must_use]
+    pub fn earlier_runs(&self) -> &[u64] {
+        &self.earlier
+    }
+
+    /// Images that the weights had seen when this run began, in whole batches.
     #[must_use]
     pub fn images_before(&self) -> u64 {
-        self.first * self.config.batch as u64
+        self.first_step() * self.config.batch as u64
+    }
+
+    /// Steps that the weights had behind them when this run began.
+    fn first_step(&self) -> u64 {
+        self.earlier.last().map_or(0, |images| images.div_ceil(self.config.batch as u64))
     }
 
     /// Images seen.
@@ -192,10 +203,11 @@ impl Trainer {
             }
         };
         let number = self.step + 1;
-        let images = (number * self.config.batch as u64) as f64;
-        let rate = learning_rate(&self.config.optimizer, images, images - self.images_before() as f64);
-        let decay = ema_decay(&self.config.ema, images, self.config.batch as f64);
-        let norm = self.optimizer.step(&gradients, number - self.first, rate, decay)?;
+        let batch = self.config.batch as f64;
+        let (images, own) = (number as f64 * batch, number - self.first_step());
+        let rate = learning_rate(&self.config.optimizer, images, own as f64 * batch);
+        let decay = ema_decay(&self.config.ema, images, batch);
+        let norm = self.optimizer.step(&gradients, own, rate, decay)?;
         if !(loss.is_finite() && norm.is_finite()) {
             let reason = format!(
                 "training diverged at step {number} (loss {loss}, gradient norm {norm}); take a smaller learning_rate"
@@ -244,9 +256,11 @@ impl Trainer {
             return Err(refuse(&format!("its network differs ({})", first_difference(theirs, &ours))));
         }
         self.optimizer.begin(&found.tensors).map_err(|e| refuse(&e))?;
-        let images: u64 = found.metadata.get(IMAGES_KEY).and_then(|n| n.parse().ok()).unwrap_or(0);
-        self.first = images.div_ceil(self.config.batch as u64);
-        self.step = self.first;
+        let images = found.metadata.get(IMAGES_KEY).and_then(|n| n.parse().ok()).unwrap_or(0);
+        let earlier = found.metadata.get(EARLIER_KEY).map(|list| serde_json::from_str::<Vec<u64>>(list));
+        self.earlier = earlier.transpose().map_err(|e| refuse(&e.to_string()))?.unwrap_or_default();
+        self.earlier.push(images);
+        self.step = self.first_step();
         Ok(())
     }
 
@@ -261,7 +275,7 @@ impl Trainer {
         tensors.insert("log.open".to_owned(), open);
         let mark = Mark {
             step: self.step,
-            first: self.first,
+            earlier: self.earlier.clone(),
             seconds: self.seconds,
             config: fixed_part(&self.config)?,
             data: self.data.checksum.clone(),
@@ -296,7 +310,7 @@ impl Trainer {
             .map(|p| Point { images: p[0] as u64, loss: p[1], norm: p[2], rate: p[3] })
             .collect();
         self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
-        (self.step, self.first, self.seconds) = (mark.step, mark.first, mark.seconds);
+        (self.step, self.earlier, self.seconds) = (mark.step, mark.earlier, mark.seconds);
         Ok(())
     }
 }

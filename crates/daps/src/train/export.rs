@@ -180,18 +180,27 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
     if !config.card.licence.is_empty() {
         row("Licence", &config.card.licence);
     }
-    let before = match trainer.images_before() {
-        0 => String::new(),
-        images => {
+    let earlier = trainer.earlier_runs();
+    let before = match earlier {
+        [] => String::new(),
+        [images] => {
             format!("; the first {images} in an earlier run, whose averaged weights this one began with")
         }
+        [.., images] => format!(
+            "; the first {images} in {} earlier runs, each of which began with the averaged weights of the one before",
+            earlier.len()
+        ),
     };
     row("Images seen", &format!("{}, in batches of {}{before}", trainer.images(), config.batch));
     let levels = format!("ln σ ~ N({}, {}²)", config.loss.p_mean, config.loss.p_std);
     let kind = match config.goal() {
         Goal::Denoiser => {
             let sigma_data = trainer.sigma_data();
-            format!("EDM's, σ_data = {sigma_data:.4} (measured on the training images), {levels}")
+            let origin = match config.loss.sigma_data {
+                Some(_) => "as configured",
+                None => "measured on the training images",
+            };
+            format!("EDM's, σ_data = {sigma_data:.4} ({origin}), {levels}")
         }
         Goal::Tokens(_) => format!("cross-entropy of a token, {levels}"),
         Goal::Classes(c) if c.shift > 0 => {
@@ -205,19 +214,14 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
         let _ = writeln!(text, "$ {}", config.card.recipe);
     }
     let name = &config.name;
-    let mut part = |run: &str, start: &str, images: u64| {
+    for (i, images) in earlier.iter().copied().chain([trainer.images()]).enumerate() {
+        let run = if i < earlier.len() { format!("{name}-{}", i + 1) } else { name.clone() };
+        let start = if i > 0 { format!(" --start priors/{name}/{file}") } else { String::new() };
         let _ = writeln!(
             text,
             "$ daps train --config priors/{name}/train.toml --out runs/{run}{start} --until {images}\n\
              $ daps train export runs/{run} --out priors/{name}/{file}"
         );
-    };
-    match trainer.images_before() {
-        0 => part(name, "", trainer.images()),
-        before => {
-            part(&format!("{name}-first"), "", before);
-            part(name, &format!(" --start priors/{name}/{file}"), trainer.images());
-        }
     }
     text.push_str("```\n");
     text

@@ -37,8 +37,8 @@ pub struct Progressed {
     pub images: u64,
     /// Images per second of work.
     pub images_per_second: f64,
-    /// Loss over the last steps.
-    pub loss: f64,
+    /// Loss over the last steps, where any is known.
+    pub loss: Option<f64>,
     /// Whether all images were seen; otherwise the run was stopped.
     pub finished: bool,
 }
@@ -55,15 +55,19 @@ impl Training {
     pub fn open(config: TrainConfig, base: &Path, directory: &Path, resume: bool) -> Result<Self> {
         config.check()?;
         let checkpoint = directory.join(CHECKPOINT);
-        if resume && !directory.is_dir() {
-            return Err(Error::content(directory, "no such run to resume"));
-        }
         let occupied = checkpoint.exists() || directory.join(CONFIG).exists();
+        if resume && !occupied {
+            return Err(Error::content(directory, "holds no training run to resume"));
+        }
         if occupied && !resume {
             return Err(Error::content(directory, "already holds a training run; resume it (--resume)"));
         }
         // Absolute, so that it can stand in the run's directory.
-        let config = config.settled(base);
+        let mut config = config.settled(base);
+        if resume && !checkpoint.exists() && directory.join(CONFIG).exists() {
+            // Stopped before its first checkpoint: it begins again, with the weights that it began with.
+            config.start = TrainConfig::parse(&files::read_text(&directory.join(CONFIG))?)?.start;
+        }
         let data = config.read_data(base)?;
         let mut trainer = Trainer::new(config, data)?;
         if checkpoint.exists() {
@@ -124,12 +128,12 @@ impl Training {
             self.report(progress)?;
         }
         let images = self.trainer.images();
-        let before = self.trainer.curve().last().map_or(f64::NAN, |p| p.loss);
+        let before = self.trainer.curve().last().map(|p| p.loss);
         Ok(Progressed {
             images,
             images_per_second: (images - self.trainer.images_before()) as f64
                 / self.trainer.seconds.max(1e-9),
-            loss: if left > 0 { loss.mean } else { before },
+            loss: if left > 0 { Some(loss.mean) } else { before },
             finished: !stopped,
         })
     }
