@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
-use daps::methods::{BUDGETS, PRESETS, Scale, TASKS};
+use daps::methods::{BUDGETS, PRESETS, Preset, Scale, TASKS};
 use daps::validate::gmm;
 
 use crate::Outcome;
@@ -89,12 +89,11 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     };
     if let Some(o) = daps::operators::registry::OPERATORS.iter().find(|o| o.name == name) {
         heading("operator", o.summary);
-        if let Some(t) = TASKS.iter().find(|t| t.task == name) {
-            let (n, eta0, delta, mu) = t.hmc;
-            say(&format!(
-                "  presets: Langevin N 100, eta0 {:e}, delta 0.01; HMC N {n}, eta0 {eta0:e}, delta {delta}, mu {mu}",
-                t.langevin_eta0
-            ));
+        if TASKS.iter().any(|t| t.task == name) {
+            for kernel in ["langevin", "hmc"] {
+                let tuned = Preset::Paper.daps(name, None, kernel)?.kernel;
+                say(&format!("  {kernel} of the preset paper:\n{}", indent(&toml::to_string(&tuned)?)));
+            }
         }
     }
     if let Some(k) = KERNELS.iter().find(|k| k.name == name) {
@@ -140,9 +139,7 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if found {
         return Ok(Outcome::Done);
     }
-    anyhow::bail!(
-        "nothing is called '{name}'; see: daps list operators|kernels|methods|priors|presets|budgets"
-    )
+    anyhow::bail!("nothing is called '{name}'; see: daps list tasks|operators|kernels|methods|priors|presets")
 }
 
 fn indent(text: &str) -> String {

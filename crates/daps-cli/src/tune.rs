@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorConfig, Source, TaskEntry};
-use daps::methods::registry;
 use daps::priors::training::Fit;
 use daps::report::number;
 use daps::tune::{Found, Metric, Search, Strategy};
@@ -73,8 +72,6 @@ enum By {
 impl Args {
     /// The experiment whose one method is tuned.
     fn config(&self) -> anyhow::Result<ExperimentConfig> {
-        let mut fixed = registry::defaults(&self.method).map_err(daps::Error::from)?;
-        fixed.extend(settings(&self.set)?);
         let prior = daps::prior::named(&self.prior)?;
         let discrete = daps::prior::is_discrete(&prior, std::path::Path::new(""))?;
         let usual = if discrete { task::DISCRETE } else { task::TASKS };
@@ -123,7 +120,7 @@ impl Args {
                 paper: None,
                 tuned: None,
                 at: None,
-                settings: fixed,
+                settings: settings(&self.set)?,
             }],
             plots: vec![],
         };

@@ -4,8 +4,8 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::mixture::{Mixture, log_sum_exp};
-use crate::real::{Real, batched, combine, from_f64, sum_rows, to_f64};
-use crate::{Covariance, Denoiser, Error, Result, Sigma, with_real};
+use crate::real::{batched, combine, dot_rows, from_f64, to_f64};
+use crate::{Covariance, Denoiser, Error, Result, Sigma};
 
 /// An approximation of p(x0 | x_t), or the thing itself where the prior is analytic.
 pub enum Approx<'a> {
@@ -109,10 +109,7 @@ impl Approx<'_> {
         match self {
             Self::Gaussian { mean, covariance, .. } => {
                 let r = combine(&[(&[1.0], x), (&[-1.0], mean)])?;
-                let solved = covariance.solve(&r)?;
-                let quad =
-                    with_real!(r.dtype(), T => sum_rows::<T>(&r, &solved, |a, b| a.wide() * b.wide()))?;
-                Ok(quad.iter().map(|q| -0.5 * q).collect())
+                Ok(dot_rows(&r, &covariance.solve(&r)?)?.iter().map(|q| -0.5 * q).collect())
             }
             Self::Mixture { rows, .. } => {
                 let values = to_f64(x)?;

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Tensor};
 
-use crate::real::{Real, batched, check_finite, check_rows, combine, dot_rows, map_rows, pick, sum_rows};
-use crate::{Address, Cosines, Differentiable, Error, Noise, Operator, Purpose, Result, Row, with_real};
+use crate::real::{batched, check_finite, check_rows, combine, dot_rows, map_rows, pick};
+use crate::{Address, Cosines, Differentiable, Error, Noise, Operator, Purpose, Result, Row};
 
 /// log p(y | x) of every row of a batch, up to a constant.
 pub trait Likelihood: Send + Sync {
@@ -281,15 +281,12 @@ impl Gaussian {
         let r = sliced(residual)?;
         match &self.beta {
             Beta::Rows(beta) => {
-                let squares = with_real!(r.dtype(), T => sum_rows::<T>(&r, &r, |r, _| r.wide() * r.wide()))?;
                 let scaled = |(i, s): (usize, &f64)| -s / (2.0 * pick(beta, i / factors).powi(2));
-                Ok(squares.iter().enumerate().map(scaled).collect())
+                Ok(dot_rows(&r, &r)?.iter().enumerate().map(scaled).collect())
             }
             Beta::Each(_) => {
                 let weighed = sliced(&self.weigh(residual)?)?;
-                let products =
-                    with_real!(r.dtype(), T => sum_rows::<T>(&r, &weighed, |r, w| r.wide() * w.wide()))?;
-                Ok(products.iter().map(|s| -0.5 * s).collect())
+                Ok(dot_rows(&r, &weighed)?.iter().map(|s| -0.5 * s).collect())
             }
         }
     }

@@ -8,7 +8,8 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{check_particles, gather, largest};
+use crate::checks::check_some;
+use crate::rivals::{gather, largest};
 
 /// Settings of best-of-N.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +48,7 @@ impl Method for BestOfN {
 
     fn check_settings(&self) -> Result<()> {
         self.schedule()?;
-        check_particles(INFO.name, self.particles)
+        check_some("best_of_n.particles", self.particles)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {

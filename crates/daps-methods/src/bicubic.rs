@@ -11,7 +11,7 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{gaussian, iterations};
+use crate::rivals::{gaussian, iterations};
 
 /// Bicubic up-sampling has no settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

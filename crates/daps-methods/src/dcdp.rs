@@ -14,12 +14,13 @@
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
 use daps_core::{
-    Error, Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, Smooth,
-    State, Task, Walk,
+    Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, Smooth, Task,
+    Walk,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{check_positive, check_range, gaussian, step_noise};
+use crate::checks::{check_positive, check_range, check_some};
+use crate::rivals::{differentiable, gaussian, step_noise, zero_start};
 
 /// Settings of DCDP.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,10 +59,7 @@ static INFO: MethodInfo = MethodInfo {
 impl Dcdp {
     /// Momentum steps on ½‖A(x) - y‖².
     fn descend(&self, likelihood: &Gaussian, x: &Tensor) -> Result<Tensor> {
-        let operator = likelihood.operator();
-        let Some(map) = operator.as_differentiable() else {
-            return Err(Error::missing("dcdp", "a differentiable operator", operator.name()));
-        };
+        let map = differentiable("dcdp", likelihood)?;
         let eta: Vec<f64> =
             likelihood.with_beta(1.0).curvature_at(x)?.iter().map(|norm| -self.rate / norm).collect();
         let (mut x, mut b) = (x.clone(), x.zeros_like()?);
@@ -91,19 +89,13 @@ impl Method for Dcdp {
         self.ode.check(self.schedule()?.len())?;
         check_positive("dcdp.rate", self.rate)?;
         check_range("dcdp.momentum", self.momentum, 0.0, 0.999)?;
-        match self.steps {
-            0 => Err(Error::invalid("dcdp.steps", "at least 1", 0)),
-            _ => Ok(()),
-        }
+        check_some("dcdp.steps", self.steps)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("dcdp")?, gaussian("dcdp", task)?);
-        let start = || {
-            let dims = daps_core::real::batched(noise.len(), model.shape());
-            Ok(State::start(Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?))
-        };
+        let start = || zero_start(model, noise);
         walk.run(start, |state, step| {
             let x0_y = self.descend(likelihood, &state.x_t)?;
             let z = step_noise(model, noise, step)?;

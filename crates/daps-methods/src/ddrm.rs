@@ -18,8 +18,9 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_range;
 use crate::modes;
-use crate::shared::{check_range, gaussian, one_beta, pure_noise, step_noise};
+use crate::rivals::{gaussian, one_beta, pure_noise, step_noise};
 
 /// Settings of DDRM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

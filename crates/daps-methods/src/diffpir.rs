@@ -5,9 +5,12 @@
 //! next state is x̂0 + σ'(√(1-ζ) ε̂ + √ζ z).
 //!
 //! Their σ̄ = √(1-ᾱ)/√ᾱ is σ here, and dividing the variance-preserving step by √ᾱ' gives the line above. The minimiser is
-//! the mean of N(D, σ²/λ) given y. Defaults: 100 steps of DDPM's schedule, λ = 0.25 and ζ = 0.1: the released λ = 1 goes
-//! with a β that counts on images in [0, 1], half of the one here. Deviations: time steps are evenly spaced, where the released
-//! settings space them quadratically.
+//! the mean of N(D, σ²/λ) given y. Defaults: 100 steps of DDPM's schedule, λ = 0.25 and ζ = 0.1: a released
+//! λ goes with a β that counts on images in [0, 1], half of the one here, so that theirs is four times ours. The released scripts
+//! multiply by task: 7λ and 3ζ for deblurring (1.75 and 0.3 here), λ from 2 to 12 and ζ = 0.25 for super-resolution, ζ = 1 for
+//! inpainting; both are free parameters here. Deviations: time steps are evenly spaced, where the released settings space them
+//! quadratically; D is not clipped; the start is pure noise, not the noised measurement; and the last level takes its data step too,
+//! as Algorithm 1 has it and the released code does not.
 
 use daps_core::real::combine;
 use daps_core::{
@@ -16,8 +19,9 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::checks::{check_positive, check_range};
 use crate::kernel::Exact;
-use crate::shared::{check_positive, check_range, gaussian, pure_noise, step_noise};
+use crate::rivals::{gaussian, pure_noise, step_noise};
 
 /// Of the proximal point's equations, where conjugate gradients solve them. At the first levels ρ is 1e-7 and less: what is not
 /// solved to this are parts of the image that the measurement does not show, and the level's own noise covers them.

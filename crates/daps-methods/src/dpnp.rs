@@ -12,8 +12,8 @@
 use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_positive;
 use crate::kernel::{KernelConfig, Mala};
-use crate::shared::check_positive;
 use crate::{Reverse, split};
 
 /// Settings of DPnP.

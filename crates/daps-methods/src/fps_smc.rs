@@ -21,8 +21,9 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::checks::{check_range, check_some};
 use crate::modes;
-use crate::shared::{check_particles, check_range, gaussian, one_beta};
+use crate::rivals::{gaussian, one_beta};
 
 /// Settings of FPS-SMC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,7 +73,7 @@ impl Method for FpsSmc {
     fn check_settings(&self) -> Result<()> {
         self.schedule()?;
         check_range("fps_smc.fresh", self.fresh, 0.0, 1.0)?;
-        check_particles(INFO.name, self.particles)
+        check_some("fps_smc.particles", self.particles)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {

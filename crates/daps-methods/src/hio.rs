@@ -14,7 +14,8 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{check_positive, gaussian, iterations, pure_noise};
+use crate::checks::check_positive;
+use crate::rivals::{gaussian, iterations, pure_noise};
 
 /// Settings of HIO.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

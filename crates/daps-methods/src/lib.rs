@@ -2,6 +2,7 @@
 
 mod best_of_n;
 mod bicubic;
+mod checks;
 mod daps;
 mod dcdp;
 mod ddnm;
@@ -21,7 +22,7 @@ mod pseudo_inverse;
 mod red_diff;
 pub mod registry;
 mod reverse;
-mod shared;
+mod rivals;
 mod split;
 mod svdd_pm;
 mod variation;

@@ -6,13 +6,14 @@
 //!
 //! Defaults: 100 iterations, ρ_0 = 10, α = 0.9, ρ_min = 0.3 (the released values for linear tasks; 0.1 for phase retrieval),
 //! 100 points from 80 to 0.002 for the SDE. Deviations: the SDE starts at ρ_k itself and takes ancestral steps, where the
-//! released code starts at the next grid point below and takes Euler–Maruyama steps.
+//! released code starts at the next grid point below and takes Euler–Maruyama steps; Langevin steps follow the curvature, where it
+//! has 1e-4 for all; HDR is drawn exactly, pixel by pixel; and x starts at zero, in phase retrieval too, where it starts at noise.
 
-use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
+use daps_core::{Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
+use crate::checks::{check_positive, check_range, check_some};
 use crate::kernel::{KernelConfig, Langevin, StepSize};
-use crate::shared::{check_positive, check_range};
 use crate::{Reverse, split};
 
 /// Settings of PnP-DM.
@@ -72,10 +73,7 @@ impl Method for PnpDm {
         check_range("pnp_dm.decay", self.decay, 0.0, 1.0)?;
         self.reverse.check("pnp_dm")?;
         self.nonlinear.build()?;
-        match self.iterations {
-            0 => Err(Error::invalid("pnp_dm.iterations", "at least 1", 0)),
-            _ => Ok(()),
-        }
+        check_some("pnp_dm.iterations", self.iterations)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {

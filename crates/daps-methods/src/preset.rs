@@ -6,7 +6,9 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::Daps;
-use crate::kernel::{DecayBy, Exact, Hmc, KernelConfig, Langevin, Metropolis, Replay, StepSize, Underdamped};
+use crate::kernel::{
+    DecayBy, Exact, Hmc, KernelConfig, Langevin, Metropolis, Replay, StepSize, Underdamped, default_delta,
+};
 
 /// Whose numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,59 +152,22 @@ pub struct TaskSettings {
     pub langevin_eta0: f64,
     /// HMC: N, η0, δ, μ.
     pub hmc: (usize, f64, f64, f64),
-    /// Nonlinear tasks get the 4K budget in the paper.
-    pub nonlinear: bool,
 }
 
 /// The paper's table of settings; HMC's come from the official configuration files.
 pub const TASKS: &[TaskSettings] = &[
-    TaskSettings {
-        task: "super_resolution",
-        langevin_eta0: 1e-4,
-        hmc: (12, 1.04e-4, 0.012, 0.90),
-        nonlinear: false,
-    },
-    TaskSettings {
-        task: "inpaint_box",
-        langevin_eta0: 5e-5,
-        hmc: (84, 1.15e-5, 0.014, 0.003),
-        nonlinear: false,
-    },
-    TaskSettings {
-        task: "inpaint_random",
-        langevin_eta0: 1e-4,
-        hmc: (11, 3.56e-5, 0.015, 0.80),
-        nonlinear: false,
-    },
-    TaskSettings {
-        task: "gaussian_blur",
-        langevin_eta0: 1e-4,
-        hmc: (82, 4.04e-5, 0.011, 0.10),
-        nonlinear: false,
-    },
-    TaskSettings {
-        task: "motion_blur",
-        langevin_eta0: 5e-5,
-        hmc: (96, 3.69e-5, 0.010, 0.11),
-        nonlinear: false,
-    },
-    TaskSettings {
-        task: "phase_retrieval",
-        langevin_eta0: 5e-5,
-        hmc: (62, 9.75e-6, 0.019, 0.73),
-        nonlinear: true,
-    },
-    TaskSettings {
-        task: "nonlinear_blur",
-        langevin_eta0: 5e-5,
-        hmc: (85, 1.2e-5, 0.012, 0.46),
-        nonlinear: true,
-    },
-    TaskSettings { task: "hdr", langevin_eta0: 2e-5, hmc: (100, 2.18e-5, 0.013, 0.23), nonlinear: true },
+    TaskSettings { task: "super_resolution", langevin_eta0: 1e-4, hmc: (12, 1.04e-4, 0.012, 0.90) },
+    TaskSettings { task: "inpaint_box", langevin_eta0: 5e-5, hmc: (84, 1.15e-5, 0.014, 0.003) },
+    TaskSettings { task: "inpaint_random", langevin_eta0: 1e-4, hmc: (11, 3.56e-5, 0.015, 0.80) },
+    TaskSettings { task: "gaussian_blur", langevin_eta0: 1e-4, hmc: (82, 4.04e-5, 0.011, 0.10) },
+    TaskSettings { task: "motion_blur", langevin_eta0: 5e-5, hmc: (96, 3.69e-5, 0.010, 0.11) },
+    TaskSettings { task: "phase_retrieval", langevin_eta0: 5e-5, hmc: (62, 9.75e-6, 0.019, 0.73) },
+    TaskSettings { task: "nonlinear_blur", langevin_eta0: 5e-5, hmc: (85, 1.2e-5, 0.012, 0.46) },
+    TaskSettings { task: "hdr", langevin_eta0: 2e-5, hmc: (100, 2.18e-5, 0.013, 0.23) },
 ];
 
 /// Tasks outside the paper's table take the settings of the task that is most like them.
-fn settings(task: &str) -> TaskSettings {
+fn tuned(task: &str) -> TaskSettings {
     let like = match task {
         "inpaint" => "inpaint_random",
         "blur" | "mri" => "motion_blur",
@@ -251,24 +216,24 @@ impl Preset {
         }
     }
 
-    /// The paper's and the official presets with one of their tuned kernels: langevin, hmc, metropolis, replay.
+    /// The paper's and the official presets with one of their tuned kernels: langevin, hmc, metropolis, replay; ours with any.
     pub fn daps(self, task: &str, budget: Option<&str>, kernel: &str) -> Result<Daps> {
-        let settings = settings(task);
-        let name = budget.unwrap_or(if settings.nonlinear { "4k" } else { "1k" });
+        if self.is_ours() {
+            return self.settings(task, budget, Some(kernel));
+        }
+        let settings = tuned(task);
+        // A task outside the paper's table has the budget of the one whose settings it takes.
+        let name = budget.unwrap_or(if is_linear(settings.task) { "1k" } else { "4k" });
         let budget = BUDGETS
             .iter()
             .find(|b| b.name.eq_ignore_ascii_case(name.trim_start_matches("daps-")))
             .ok_or_else(|| Error::unknown("budget", name, BUDGETS.iter().map(|b| b.name)))?;
         let (levels, max, min, rho) = (budget.levels, 100.0, 0.1, RHO);
-        let schedule = match self {
-            Self::Paper | Self::Legacy => ScheduleRule::Poly { levels, max, min, rho },
-            Self::Official => ScheduleRule::PolyCut { levels, max, min, rho },
-            Self::Fast | Self::Best => return self.settings(task, Some(name), Some(kernel)),
-        };
-        let (ode_min, end) = match self {
-            Self::Paper => (0.02, OdeEnd::Zero),
-            Self::Legacy => (0.01, OdeEnd::Zero),
-            Self::Official | Self::Fast | Self::Best => (0.01, OdeEnd::Min),
+        let poly = ScheduleRule::Poly { levels, max, min, rho };
+        let (schedule, ode_min, end) = match self {
+            Self::Official => (ScheduleRule::PolyCut { levels, max, min, rho }, 0.01, OdeEnd::Min),
+            Self::Legacy => (poly, 0.01, OdeEnd::Zero),
+            _ => (poly, 0.02, OdeEnd::Zero),
         };
         let ode =
             Ode { steps: OdeSteps::Fixed(budget.ode_steps), min: ode_min, rho, end, order: OdeOrder::Euler };
@@ -294,7 +259,7 @@ impl Preset {
             (Self::Official | Self::Legacy, "nonlinear_blur") => (200, 1e-5),
             _ => (LANGEVIN_STEPS, task.langevin_eta0),
         };
-        let step_size = decay(eta0, 0.01);
+        let step_size = decay(eta0, default_delta());
         Ok(match kernel {
             "langevin" => KernelConfig::Langevin(Langevin { steps, step_size }),
             "replay" => KernelConfig::Replay(Replay { steps, step_size }),
@@ -347,7 +312,7 @@ mod tests {
                 let daps = preset.settings(task.task, None, None).unwrap();
                 daps.check_settings().unwrap();
                 let exact = matches!(daps.kernel, KernelConfig::Exact(_));
-                assert_eq!(exact, !task.nonlinear, "{}", task.task);
+                assert_eq!(exact, is_linear(task.task), "{}", task.task);
                 assert_eq!(daps.beta, None, "the true noise");
             }
             let levels = |budget| {
@@ -356,6 +321,8 @@ mod tests {
             assert_eq!((levels("80").unwrap(), levels("1k").unwrap()), (80, 1000));
             assert!(levels("0").is_err() && levels("many").is_err());
             assert!(preset.settings("hdr", None, Some("gibbs")).is_err());
+            let usual = preset.settings("hdr", None, Some("exact")).unwrap();
+            assert_eq!(preset.daps("hdr", None, "exact").unwrap(), usual);
         }
     }
 
@@ -366,5 +333,6 @@ mod tests {
         };
         assert_eq!(levels("super_resolution"), 200);
         assert_eq!(levels("phase_retrieval"), 400);
+        assert_eq!(levels("toy2d"), 200);
     }
 }

@@ -3,15 +3,13 @@
 //! Moore 1920, Penrose 1955: x = V S⁺ Uᵀ y, where singular values below `cutoff` times the largest count as zero. An operator
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
-use daps_core::candle::Tensor;
-use daps_core::{
-    Covariance, Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
-};
+use daps_core::{Covariance, Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_range;
 use crate::kernel::Exact;
 use crate::modes;
-use crate::shared::{check_range, gaussian, iterations};
+use crate::rivals::{gaussian, iterations, zero_start};
 
 /// Settings of the pseudo-inverse.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,29 +50,26 @@ impl Method for PseudoInverse {
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("pseudo_inverse")?, gaussian("pseudo_inverse", task)?);
-        let dims = daps_core::real::batched(walk.noise.len(), model.shape());
-        let zero = Tensor::zeros(dims, model.dtype(), &daps_core::candle::Device::Cpu)?;
-        walk.run(
-            || Ok(State::start(zero)),
-            |state, step| {
-                state.x_t = match likelihood.operator().as_spectral() {
-                    Some(operator) => {
-                        let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
-                        let largest = operator.singular().iter().flatten().copied().fold(0.0, f64::max);
-                        let invert = |_, s: f64, [y]: [f64; 1]| {
-                            if s > 0.0 && s >= self.cutoff * largest { y / s } else { 0.0 }
-                        };
-                        operator.v(&modes::map(operator, [&y], invert)?)?
-                    }
-                    None => {
-                        let norm = likelihood.operator().as_linear().map_or(1.0, Linear::norm_squared);
-                        let exact = Exact { max_iterations: 10_000, ..Exact::default() };
-                        let wide = Covariance::Scalar(vec![1.0 / (self.cutoff.powi(2) * norm)]);
-                        exact.mean(&state.x_t, &wide, &likelihood.with_beta(1.0), step)?.0
-                    }
-                };
-                Ok(Level::new(state.x_t.clone(), state.x_t.clone(), 0, 2))
-            },
-        )
+        let noise = walk.noise;
+        let start = || zero_start(model, noise);
+        walk.run(start, |state, step| {
+            state.x_t = match likelihood.operator().as_spectral() {
+                Some(operator) => {
+                    let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
+                    let largest = operator.singular().iter().flatten().copied().fold(0.0, f64::max);
+                    let invert = |_, s: f64, [y]: [f64; 1]| {
+                        if s > 0.0 && s >= self.cutoff * largest { y / s } else { 0.0 }
+                    };
+                    operator.v(&modes::map(operator, [&y], invert)?)?
+                }
+                None => {
+                    let norm = likelihood.operator().as_linear().map_or(1.0, Linear::norm_squared);
+                    let exact = Exact { max_iterations: 10_000, ..Exact::default() };
+                    let wide = Covariance::Scalar(vec![1.0 / (self.cutoff.powi(2) * norm)]);
+                    exact.mean(&state.x_t, &wide, &likelihood.with_beta(1.0), step)?.0
+                }
+            };
+            Ok(Level::new(state.x_t.clone(), state.x_t.clone(), 0, 2))
+        })
     }
 }

@@ -11,12 +11,13 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, with_slice};
 use daps_core::{
-    Error, Gaussian, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State,
-    Task, Walk, with_real,
+    Gaussian, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
+    Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{check_positive, check_range, gaussian, pure_noise, step_noise};
+use crate::checks::{check_positive, check_range};
+use crate::rivals::{differentiable, gaussian, pure_noise, step_noise};
 
 /// Settings of RED-diff.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,12 +53,8 @@ fn measured(likelihood: &Gaussian) -> Vec<f64> {
 
 /// ∇ ½‖A(μ) - y‖²/m.
 fn misfit_gradient(likelihood: &Gaussian, mu: &Tensor, measured: &[f64]) -> Result<Tensor> {
-    let operator = likelihood.operator();
-    let Some(map) = operator.as_differentiable() else {
-        return Err(Error::missing("red_diff", "a differentiable operator", operator.name()));
-    };
     let scale: Vec<f64> = measured.iter().map(|m| 1.0 / m).collect();
-    map.vjp(mu, &combine(&[(&scale, &likelihood.residual(mu)?)])?)
+    differentiable("red_diff", likelihood)?.vjp(mu, &combine(&[(&scale, &likelihood.residual(mu)?)])?)
 }
 
 /// rate · m̂/(√v̂ + ε), elementwise.

@@ -65,7 +65,7 @@ impl Reverse {
 }
 
 /// κ and the standard deviation of the bridge from σ to `next`.
-fn bridge(sigma: f64, next: f64) -> (f64, f64) {
+pub(crate) fn bridge(sigma: f64, next: f64) -> (f64, f64) {
     let keep = (next / sigma).powi(2);
     (keep, next * (1.0 - keep).max(0.0).sqrt())
 }

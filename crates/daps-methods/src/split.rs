@@ -3,14 +3,13 @@
 //! The target is p(x) exp(-‖x - z‖²/(2ρ²)) p(y | z). z is drawn from N(z; x, ρ²) p(y | z), x by reverse diffusion from z at
 //! level ρ, and ρ falls from level to level. Linear and pixelwise operators are drawn from exactly, others by a kernel.
 
-use daps_core::candle::{Device, Tensor};
-use daps_core::real::batched;
 use daps_core::{
-    Approx, Conditional, Covariance, Kernel, Level, Need, Result, Samples, Schedule, State, Task, Walk,
+    Approx, Conditional, Covariance, Kernel, Level, Need, Result, Samples, Schedule, Task, Walk,
 };
 
 use crate::Reverse;
 use crate::kernel::{Exact, KernelConfig};
+use crate::rivals::zero_start;
 
 /// Runs the alternation at every level of the walk.
 pub(crate) fn run(reverse: &Reverse, nonlinear: &KernelConfig, task: &Task, walk: Walk) -> Result<Samples> {
@@ -21,8 +20,7 @@ pub(crate) fn run(reverse: &Reverse, nonlinear: &KernelConfig, task: &Task, walk
     } else {
         nonlinear.build()?
     };
-    let start =
-        || Ok(State::start(Tensor::zeros(batched(noise.len(), model.shape()), model.dtype(), &Device::Cpu)?));
+    let start = || zero_start(model, noise);
     walk.run(start, |state, step| {
         let x = state.x_t.clone();
         let covariance = Covariance::Scalar(vec![step.sigma.powi(2)]);

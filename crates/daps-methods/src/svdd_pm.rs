@@ -15,7 +15,8 @@ use daps_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{check_particles, check_range, gather, largest};
+use crate::checks::{check_range, check_some};
+use crate::rivals::{gather, largest};
 
 /// Settings of SVDD-PM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,7 +69,7 @@ impl Method for SvddPm {
     fn check_settings(&self) -> Result<()> {
         self.schedule()?;
         check_range("svdd_pm.alpha", self.alpha, 0.0, f64::INFINITY)?;
-        check_particles(INFO.name, self.particles)
+        check_some("svdd_pm.particles", self.particles)
     }
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {

@@ -11,13 +11,13 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, batched, combine, map_rows};
 use daps_core::{
-    Covariance, Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
-    with_real,
+    Covariance, Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_positive;
 use crate::kernel::Exact;
-use crate::shared::{check_positive, gaussian, iterations};
+use crate::rivals::{gaussian, iterations, zero_start};
 
 /// Settings of total variation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,9 +152,9 @@ impl Penalty {
         let length = GRADIENT_NORM_SQUARED.sqrt() * self.scale();
         let (primal, dual) = (1.0 / length, self.scale().powi(2) / length);
         let start = || {
-            let zeros = |dims: Vec<usize>| Tensor::zeros(dims, model.dtype(), &Device::Cpu);
-            let mut state = State::start(zeros(batched(noise.len(), shape))?);
-            state.memory = vec![zeros(batched(noise.len(), &batched(2, shape)))?, state.x_t.clone()];
+            let mut state = zero_start(model, noise)?;
+            let field = batched(noise.len(), &batched(2, shape));
+            state.memory = vec![Tensor::zeros(field, model.dtype(), &Device::Cpu)?, state.x_t.clone()];
             Ok(state)
         };
         walk.run(start, |state, step| {

@@ -9,16 +9,14 @@
 
 use std::sync::Arc;
 
-use daps_core::candle::{Device, Tensor};
-use daps_core::real::batched;
 use daps_core::{
-    Cosines, Covariance, Frequency, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task,
-    Walk,
+    Cosines, Covariance, Frequency, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_positive;
 use crate::kernel::Exact;
-use crate::shared::{check_positive, gaussian, iterations};
+use crate::rivals::{gaussian, iterations, zero_start};
 
 /// Settings of the Wiener filter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,15 +74,13 @@ impl Method for Wiener {
 
     fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("wiener")?, gaussian("wiener", task)?);
-        let grey = Tensor::zeros(batched(walk.noise.len(), model.shape()), model.dtype(), &Device::Cpu)?;
         let covariance = self.covariance(model.shape())?;
-        walk.run(
-            || Ok(State::start(grey)),
-            |state, step| {
-                let (x, info) = Exact::default().mean(&state.x_t, &covariance, likelihood, step)?;
-                state.x_t = x.clone();
-                Ok(Level { x0_hat: x.clone(), x0_y: x, info })
-            },
-        )
+        let noise = walk.noise;
+        let start = || zero_start(model, noise);
+        walk.run(start, |state, step| {
+            let (x, info) = Exact::default().mean(&state.x_t, &covariance, likelihood, step)?;
+            state.x_t = x.clone();
+            Ok(Level { x0_hat: x.clone(), x0_y: x, info })
+        })
     }
 }

@@ -158,19 +158,28 @@ fn dps_follows_its_own_recursion() {
     }
 }
 
-/// The norm guidance is ζ √((1+σ²)(1+σ'²)) times the gradient of -‖y - A(D)‖: one step by hand.
+/// The norm guidance is ζ √((1+σ²)(1+σ'²)) times the gradient of -‖y - A(D)‖: two steps by hand.
 #[test]
 fn dps_norm_guidance_is_the_papers_step_in_vp_coordinates() {
-    let rule = ScheduleRule::Levels { sigmas: vec![2.0, 0.0] };
     let prior = GaussianMixture::gaussian(&[1], vec![0.0], RowCovariance::Scalar(1.0)).unwrap();
     let matrix = Tensor::new(&[[[3.0f64]]], &Device::Cpu).unwrap();
     let y = Tensor::new(&[[5.0f64]], &Device::Cpu).unwrap();
     let likelihood = Gaussian::new(Arc::new(Dense::new(&[1], &matrix).unwrap()), y, 0.1).unwrap();
     let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
-    let dps = Dps { schedule: rule, dynamics: Dynamics::Ode, guidance: Guidance::Norm { zeta: 0.7 } };
-    let start = Tensor::new(&[[0.5f64]], &Device::Cpu).unwrap();
-    let samples = dps.sample(&task, &Noise::scripted(1, [start]), None, &mut ()).unwrap();
-    // x = 2 · 0.5 = 1, D = 1/5, residual 0.6 - 5 < 0, -∇‖·‖ in x = 3/5.
-    let expected = 0.2 + 0.7 * 5f64.sqrt() * 0.6;
-    assert!((to_f64(&samples.x).unwrap()[0] - expected).abs() < 1e-12);
+    let draws = || [0.5f64, -0.4, 0.0].map(|z| Tensor::new(&[[z]], &Device::Cpu).unwrap());
+    for dynamics in [Dynamics::Ode, Dynamics::Sde] {
+        let schedule = ScheduleRule::Levels { sigmas: vec![2.0, 1.0, 0.0] };
+        // x = 2 · 0.5 = 1 and D = 1/5: the Euler step from 2 to 1, or the bridge's mean and noise.
+        let unguided = match dynamics {
+            Dynamics::Ode => 1.0 - (1.0 - 0.2) / 2.0,
+            Dynamics::Sde => 1.0 - 0.75 * 0.8 - 0.4 * 0.75f64.sqrt(),
+        };
+        // The residual 3D - 5 is negative at both levels, and -∇‖·‖ in x is 3/5, then 3/2.
+        let first = unguided + 0.7 * 10f64.sqrt() * 0.6;
+        let expected = first / 2.0 + 0.7 * 2f64.sqrt() * 1.5;
+        let dps = Dps { schedule, dynamics, guidance: Guidance::Norm { zeta: 0.7 } };
+        let samples = dps.sample(&task, &Noise::scripted(1, draws()), None, &mut ()).unwrap();
+        let found = to_f64(&samples.x).unwrap()[0];
+        assert!((found - expected).abs() < 1e-12, "{dynamics:?}: {found}, {expected}");
+    }
 }

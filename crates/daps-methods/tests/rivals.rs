@@ -12,7 +12,7 @@ use daps_core::{
     Address, Gaussian, Method, Noise, Ode, Operator, Purpose, RowCovariance, Schedule, ScheduleRule, Task,
 };
 use daps_methods::*;
-use daps_operators::{Dense, Inpainting, PhaseRetrieval};
+use daps_operators::{Blur, Border, Dense, Inpainting, Kernel, PhaseRetrieval};
 use daps_priors::GaussianMixture;
 
 const CHAINS: usize = 4000;
@@ -241,10 +241,8 @@ fn split_gibbs_samplers_follow_their_recursion_and_reach_the_posterior_of_the_co
 fn dcdp_comes_to_the_measurement_of_a_nonlinear_blur() {
     let shape = [1, 12, 12];
     let kernel = daps_operators::motion_kernel(5, 0.5, 3, 0).unwrap();
-    let operator: Arc<dyn Operator> = Arc::new(
-        daps_operators::NonlinearBlur::new(&shape, kernel, daps_operators::Border::Reflect, 0.8, 2.0)
-            .unwrap(),
-    );
+    let operator: Arc<dyn Operator> =
+        Arc::new(daps_operators::NonlinearBlur::new(&shape, kernel, Border::Reflect, 0.8, 2.0).unwrap());
     let noise = Noise::chains(3, 4);
     let truth = noise.normal(Address::new(0, Purpose::Instance, 0), &shape, DType::F64).unwrap();
     let y = operator.apply(&(truth * 0.4).unwrap()).unwrap();
@@ -387,6 +385,32 @@ fn wiener_is_the_posterior_mean_and_the_pseudo_inverse_inverts_what_it_keeps() {
     assert!((inverse[2] - 8.0).abs() < 1e-10, "{}", inverse[2]);
 }
 
+/// Without a decomposition it solves (AᵀA + ε) x = Aᵀy with ε = (cutoff ‖A‖)².
+#[test]
+fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one() {
+    let shape = [1, 6, 6];
+    let values = [0.0, 0.3, 0.1, 0.2, 0.1, 0.0, 0.0, 0.1, 0.2];
+    let kernel = Kernel::new(&values, 3, 3).unwrap();
+    let operator: Arc<dyn Operator> = Arc::new(Blur::new(&shape, &[kernel], Border::Reflect).unwrap());
+    assert!(operator.as_spectral().is_none());
+    let y: Vec<f64> = (0..36).map(|k| (f64::from(k) * 0.71).sin()).collect();
+    let y = from_f64(y, &[1, 1, 6, 6], DType::F64).unwrap();
+    let prior = GaussianMixture::gaussian(&shape, vec![0.0; 36], RowCovariance::Scalar(1.0)).unwrap();
+    let likelihood = Gaussian::new(operator.clone(), y.clone(), BETA).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let method = PseudoInverse { cutoff: 0.2 };
+    let x = method.sample(&task, &Noise::chains(0, 1), None, &mut ()).unwrap().x;
+    let linear = operator.as_linear().unwrap();
+    let normal = to_f64(&linear.adjoint(&operator.apply(&x).unwrap()).unwrap()).unwrap();
+    let (data, x) = (to_f64(&linear.adjoint(&y).unwrap()).unwrap(), to_f64(&x).unwrap());
+    let damping = 0.04 * linear.norm_squared();
+    assert!(damping > 0.01);
+    for i in 0..36 {
+        let left = normal[i] + damping * x[i];
+        assert!((left - data[i]).abs() < 1e-4, "[{i}]: {left}, {}", data[i]);
+    }
+}
+
 /// A row of five pixels of which some are seen.
 fn strip(seen: [f64; 5], y: [f64; 5], beta: f64) -> Task {
     let mask = Tensor::from_slice(&seen, (1, 1, 1, 5), &Device::Cpu).unwrap();
@@ -428,6 +452,22 @@ fn variational_answers_are_the_minimisers_in_closed_form() {
         x.iter().zip([shift / 2.0, shift / 2.0, 1.0 - shift / 3.0, 1.0 - shift / 3.0, 1.0 - shift / 3.0])
     {
         assert!((x - expected).abs() < 1e-4, "{x} vs {expected}");
+    }
+    // Of two channels with steps of 1 and 2 in every row, |∇x| is the length of both together: each pays its share of it.
+    let (shape, heights) = ([2, 3, 5], [1.0, 2.0]);
+    let mask = Tensor::ones((1, 2, 3, 5), DType::F64, &Device::Cpu).unwrap();
+    let y = (0..30).map(|k| if k % 5 < 2 { 0.0 } else { heights[k / 15] }).collect();
+    let y = from_f64(y, &[1, 2, 3, 5], DType::F64).unwrap();
+    let operator = Inpainting::new(&shape, &mask).unwrap();
+    let prior = GaussianMixture::gaussian(&shape, vec![0.0; 30], RowCovariance::Scalar(1.0)).unwrap();
+    let likelihood = Gaussian::new(Arc::new(operator), y, 0.2).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let x = solve(&Tv { lambda: 3.0, iterations: 4000 }, &task);
+    for (k, x) in x.iter().enumerate() {
+        let height = heights[k / 15];
+        let share = shift * height / 5f64.sqrt();
+        let expected = if k % 5 < 2 { share / 2.0 } else { height - share / 3.0 };
+        assert!((x - expected).abs() < 1e-4, "[{k}]: {x} vs {expected}");
     }
     // Only the ends are seen: a ramp whose slope balances noise and gradient, (y₄ - y₀)/(4 + 2β²/γ²).
     let task = strip([1.0, 0.0, 0.0, 0.0, 1.0], [-1.0, 9.0, 9.0, 9.0, 1.0], 0.1);

@@ -3,7 +3,7 @@
 use daps_core::{Error, Result};
 
 use crate::finite;
-use crate::special::{chi2_tail, normal_quantile};
+use crate::special::normal_quantile;
 
 /// How often intervals held the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -96,35 +96,6 @@ pub fn rank(truth: f64, draws: &[f64]) -> usize {
     draws.iter().filter(|d| **d < truth).count()
 }
 
-/// Ranks of truths among posterior draws, in bins; uniform if the posterior is right.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RankHistogram {
-    /// Ranks in every bin.
-    pub counts: Vec<usize>,
-    /// Ranks that a right posterior would put there.
-    pub expected: Vec<f64>,
-    /// Σ (count - expected)²/expected.
-    pub chi2: f64,
-    /// The probability of a larger χ² if the posterior is right.
-    pub p_value: f64,
-}
-
-/// Bins ranks 0..=draws. Bins may differ in width by one rank; the expected counts know it.
-pub fn rank_histogram(ranks: &[usize], draws: usize, bins: usize) -> Result<RankHistogram> {
-    check_ranks(ranks, draws)?;
-    let values = draws + 1;
-    if bins < 2 || bins > values {
-        return Err(Error::invalid("bins of a rank histogram", format!("2 to {values}"), bins));
-    }
-    let bin = |rank: usize| rank * bins / values;
-    let mut counts = vec![0; bins];
-    let mut expected = vec![0.0; bins];
-    ranks.iter().for_each(|r| counts[bin(*r)] += 1);
-    (0..values).for_each(|r| expected[bin(r)] += ranks.len() as f64 / values as f64);
-    let chi2 = counts.iter().zip(&expected).map(|(c, e)| (*c as f64 - e).powi(2) / e).sum();
-    Ok(RankHistogram { counts, expected, chi2, p_value: chi2_tail(chi2, (bins - 1) as f64) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,18 +107,13 @@ mod tests {
         let c = c.unwrap();
         assert_eq!((c.inside, c.total, c.rate(), c.error(), c.z()), (2, 4, 0.5, 0.25, 0.0));
         assert_eq!(rank(0.5, &[0.1, 0.5, 0.4, 0.9]), 2);
-        let h = rank_histogram(&[0, 0, 1, 4], 4, 2).unwrap();
-        // Ranks 0, 1, 2 and 3, 4.
-        assert_eq!(h.counts, [3, 1]);
-        assert!((h.expected[0] - 2.4).abs() < 1e-12 && (h.expected[1] - 1.6).abs() < 1e-12);
-        assert!((h.chi2 - (0.36 / 2.4 + 0.36 / 1.6)).abs() < 1e-12);
         let c = Coverage::of_ranks(0.5, &[0, 1, 2, 3], 3).unwrap();
         assert_eq!((c.inside, c.nominal), (2, 0.5));
         assert!(Coverage::of_ranks(1.5, &[0], 3).is_err());
-        assert!(rank_histogram(&[5], 4, 2).is_err());
+        assert!(Coverage::of_ranks(0.5, &[5], 4).is_err());
     }
 
-    /// Truth and draws from one law: coverage and ranks agree with it; draws too narrow by a quarter do not.
+    /// Truth and draws from one law: coverage agrees with it; draws too narrow by a quarter do not.
     #[test]
     fn a_right_posterior_passes_and_a_narrow_one_fails() {
         let (n, draws) = (4000, 99);
@@ -156,10 +122,8 @@ mod tests {
         for (scale, right) in [(1.0, true), (0.75, false)] {
             let ranks: Vec<usize> = z.chunks(draws + 1).map(|z| rank(z[0] * scale, &z[1..])).collect();
             let coverage = Coverage::of_ranks(0.9, &ranks, draws).unwrap();
-            let histogram = rank_histogram(&ranks, draws, 20).unwrap();
-            // 4 standard errors; one histogram in ten thousand.
+            // 4 standard errors.
             assert_eq!(coverage.z().abs() < 4.0, right, "{coverage:?}");
-            assert_eq!(histogram.p_value > 1e-4, right, "{histogram:?}");
             let truth: Vec<f64> = z.chunks(draws + 1).map(|z| z[0] * scale).collect();
             let g = Coverage::gaussian(0.9, &truth, &vec![0.0; n], &vec![1.0; n]).unwrap();
             assert_eq!(g.z().abs() < 4.0, right);

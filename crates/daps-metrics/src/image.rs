@@ -1,9 +1,8 @@
-//! Image quality: PSNR, SSIM as the piq package defines it, and the χ² of a measurement.
+//! Image quality: PSNR and SSIM as the piq package defines them.
 
 use daps_core::{Error, Result};
 
 use crate::finite;
-use crate::special::chi2_tail;
 
 /// Added to the mean square error, as piq does: equal images count 80 dB.
 const LEAST_ERROR: f64 = 1e-8;
@@ -105,55 +104,6 @@ fn window_means(plane: &[f64], h: usize, w: usize) -> Vec<f64> {
     out
 }
 
-/// Root mean square of a residual A(x) - y: the measurement error in the units of y.
-pub fn measurement_error(residual: &[f64]) -> Result<f64> {
-    crate::count("residual", residual, 1)?;
-    Ok((residual.iter().map(|r| r * r).sum::<f64>() / residual.len() as f64).sqrt())
-}
-
-/// Mean and standard deviation of every value over posterior samples of `dim` values each; two samples at least.
-pub fn pixel_moments(samples: &[f64], dim: usize) -> Result<(Vec<f64>, Vec<f64>)> {
-    let n = crate::count("samples", samples, dim)?;
-    if n < 2 {
-        return Err(Error::invalid("samples for a standard deviation", "at least 2", n));
-    }
-    let moments = |k: usize| {
-        let each = || samples.iter().skip(k).step_by(dim);
-        let mean = each().sum::<f64>() / n as f64;
-        (mean, (each().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1) as f64).sqrt())
-    };
-    Ok((0..dim).map(moments).unzip())
-}
-
-/// The misfit of a measurement in units of its noise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chi2 {
-    /// Σ (residual/β)².
-    pub value: f64,
-    /// Measured numbers.
-    pub count: usize,
-    /// (value - count)/√(2 count): near 0 where the residual is as large as the noise.
-    pub z: f64,
-    /// The probability of a larger value if the residual were noise.
-    pub p_value: f64,
-}
-
-/// χ² of a residual A(x) - y, with one β for all measured numbers or one for each.
-pub fn measurement_chi2(residual: &[f64], beta: &[f64]) -> Result<Chi2> {
-    finite("residual", residual)?;
-    if residual.is_empty() || (beta.len() != 1 && beta.len() != residual.len()) {
-        let got = format!("{} for {} numbers", beta.len(), residual.len());
-        return Err(Error::invalid("noise levels", "one, or one for each measured number", got));
-    }
-    if let Some(bad) = beta.iter().find(|b| !(b.is_finite() && **b > 0.0)) {
-        return Err(Error::invalid("noise level beta", "a positive finite number", bad));
-    }
-    let each = residual.iter().enumerate().map(|(i, r)| (r / daps_core::real::pick(beta, i)).powi(2));
-    let (value, count) = (each.sum::<f64>(), residual.len());
-    let k = count as f64;
-    Ok(Chi2 { value, count, z: (value - k) / (2.0 * k).sqrt(), p_value: chi2_tail(value, k) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,22 +155,5 @@ mod tests {
         let direct = ssim(&big, &other, [1, 512, 512]).unwrap();
         let (s, t) = (shrink(&big, 512, 512, 2), shrink(&other, 512, 512, 2));
         assert_eq!(direct, ssim(&s, &t, [1, 256, 256]).unwrap());
-    }
-
-    #[test]
-    fn errors_and_spreads_are_hand_computed() {
-        assert!((measurement_error(&[3.0, -4.0]).unwrap() - 12.5f64.sqrt()).abs() < 1e-12);
-        let (mean, std) = pixel_moments(&[1.0, 5.0, 3.0, 5.0], 2).unwrap();
-        assert_eq!((mean, std), (vec![2.0, 5.0], vec![2f64.sqrt(), 0.0]));
-        assert!(pixel_moments(&[1.0, 2.0], 2).is_err() && measurement_error(&[]).is_err());
-    }
-
-    #[test]
-    fn chi2_counts_noise_units() {
-        let c = measurement_chi2(&[0.1, -0.2], &[0.1]).unwrap();
-        assert!((c.value - 5.0).abs() < 1e-12 && c.count == 2);
-        assert!((c.z - 1.5).abs() < 1e-12);
-        assert!((c.p_value - (-2.5f64).exp()).abs() < 1e-12);
-        assert!(measurement_chi2(&[0.1], &[0.0]).is_err());
     }
 }

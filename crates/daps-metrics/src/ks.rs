@@ -1,4 +1,4 @@
-//! Kolmogorov–Smirnov tests, against a distribution function and between two samples.
+//! The Kolmogorov–Smirnov test of samples against a distribution function.
 
 use daps_core::Result;
 
@@ -30,27 +30,6 @@ pub fn ks_one_sample(samples: &[f64], cdf: impl Fn(f64) -> f64) -> Result<Ks> {
     Ok(outcome(statistic, n))
 }
 
-/// Compares two samples; ties are allowed.
-pub fn ks_two_sample(a: &[f64], b: &[f64]) -> Result<Ks> {
-    let (n, m) = (count("samples", a, 1)?, count("samples", b, 1)?);
-    let (mut a, mut b) = (a.to_vec(), b.to_vec());
-    a.sort_unstable_by(f64::total_cmp);
-    b.sort_unstable_by(f64::total_cmp);
-    let (mut i, mut j, mut statistic) = (0, 0, 0.0f64);
-    while i < n && j < m {
-        let x = a[i].min(b[j]);
-        while i < n && a[i] <= x {
-            i += 1;
-        }
-        while j < m && b[j] <= x {
-            j += 1;
-        }
-        statistic = statistic.max((i as f64 / n as f64 - j as f64 / m as f64).abs());
-    }
-    let (n, m) = (n as f64, m as f64);
-    Ok(outcome(statistic, n * m / (n + m)))
-}
-
 fn outcome(statistic: f64, n: f64) -> Ks {
     let root = n.sqrt();
     Ks { statistic, p_value: kolmogorov_tail((root + 0.12 + 0.11 / root) * statistic) }
@@ -66,9 +45,6 @@ mod tests {
         // Uniform on [0, 1]; the empirical function jumps at 0.1, 0.2 and 0.9: largest gap 2/3 - 0.2 before 0.9.
         let one = ks_one_sample(&[0.9, 0.1, 0.2], |x| x).unwrap();
         assert!((one.statistic - (2.0 / 3.0 - 0.2)).abs() < 1e-15);
-        let two = ks_two_sample(&[1.0, 2.0, 3.0], &[2.0, 3.0, 4.0, 5.0]).unwrap();
-        assert!((two.statistic - 0.5).abs() < 1e-15);
-        assert_eq!(ks_two_sample(&[1.0, 1.0], &[1.0]).unwrap().statistic, 0.0);
         assert!(ks_one_sample(&[0.5], |_| f64::NAN).unwrap().p_value.is_nan());
     }
 

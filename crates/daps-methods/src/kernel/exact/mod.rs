@@ -16,6 +16,8 @@ use daps_core::real::batched;
 use daps_core::{Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Noise, Result, Step};
 use serde::{Deserialize, Serialize};
 
+use crate::checks::check_some;
+
 /// An exact draw.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -56,9 +58,7 @@ impl Exact {
         if !(self.error > 0.0 && self.error < 1.0) {
             return Err(Error::invalid("exact.error", "a number between 0 and 1", self.error));
         }
-        if self.max_iterations == 0 {
-            return Err(Error::invalid("exact.max_iterations", "at least 1", 0));
-        }
+        check_some("exact.max_iterations", self.max_iterations)?;
         Ok(self.clone())
     }
 

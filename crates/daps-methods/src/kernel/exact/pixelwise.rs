@@ -263,6 +263,7 @@ fn uniform_envelope(a: f64, b: f64, peak: f64, rng: &mut ChaCha8Rng) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use daps_metrics::ks::ks_one_sample;
 
     fn rng() -> ChaCha8Rng {
         Noise::chains(11, 1).stream(0, Address::new(0, Purpose::Kernel, 0))
@@ -377,22 +378,9 @@ mod tests {
                 (cdf[i] + (t - i as f64) * (cdf[i + 1] - cdf[i])) / total
             };
             let shared = Pieces::new(&pieces, (r * r, beta));
-            let count = 4000;
-            let mut draws: Vec<f64> = (0..count).map(|_| shared.draw(mean, y, &mut rng)).collect();
-            draws.sort_by(f64::total_cmp);
-            let distance = draws
-                .iter()
-                .enumerate()
-                .map(|(i, x)| {
-                    let c = cdf_at(*x);
-                    (c - i as f64 / count as f64).abs().max((c - (i + 1) as f64 / count as f64).abs())
-                })
-                .fold(0.0, f64::max);
-            // 1.95/√n is the 0.1 % point of the Kolmogorov distribution.
-            assert!(
-                distance < 1.95 / (count as f64).sqrt(),
-                "mean {mean}, r {r}, β {beta}, y {y}: {distance}"
-            );
+            let draws: Vec<f64> = (0..4000).map(|_| shared.draw(mean, y, &mut rng)).collect();
+            let ks = ks_one_sample(&draws, cdf_at).unwrap();
+            assert!(ks.p_value > 1e-3, "mean {mean}, r {r}, β {beta}, y {y}: {ks:?}");
         }
     }
 }

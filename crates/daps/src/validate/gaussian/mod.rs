@@ -14,7 +14,7 @@ use daps_core::{
 use daps_methods::kernel::{
     Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
 };
-use daps_methods::{BUDGETS, Daps, PRESETS};
+use daps_methods::{BUDGETS, Daps, PRESETS, PresetInfo};
 use daps_metrics::calibration::{Coverage, rank};
 use daps_metrics::moments::Moments;
 use daps_metrics::special::max_z_bound;
@@ -354,8 +354,9 @@ pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Report> {
     }
     let problem = Problem::new(settings)?;
     let kernels = kernels();
+    let presets: Vec<&PresetInfo> = PRESETS.iter().filter(|p| !p.preset.is_ours()).collect();
     let (counts, posteriors) = ([1usize, 5, 30], [1usize, 5, 30]);
-    let total = kernels.len() + PRESETS.len() * (BUDGETS.len() + 2) + 2 * posteriors.len() + counts.len();
+    let total = kernels.len() + presets.len() * (BUDGETS.len() + 2) + 2 * posteriors.len() + counts.len();
     progress.begin("Gaussian validation", total);
     let mut report = Report { checks: vec![], coverage: vec![] };
     let mut tick = |note: &str| match progress.step(note).is_break() {
@@ -366,7 +367,7 @@ pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Report> {
         report.checks.push(problem.kernel(name, config)?);
         tick(name)?;
     }
-    for preset in PRESETS.iter().filter(|p| !p.preset.is_ours()) {
+    for preset in presets {
         // Every budget by replay, which has the law of the loop; the loops themselves at one budget, on fewer chains.
         for budget in BUDGETS {
             let daps = preset.preset.daps("super_resolution", Some(budget.name), "replay")?;

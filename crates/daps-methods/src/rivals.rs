@@ -1,12 +1,20 @@
-//! What the rivals share on their way through the levels: noise, checks, choices among particles.
+//! What the rivals share on their way through the levels: starts, noise, the measurement, choices among particles.
 
-use daps_core::candle::Tensor;
-use daps_core::real::combine;
-use daps_core::{Address, Denoiser, Error, Gaussian, Noise, Purpose, Result, Schedule, Step, Task};
+use daps_core::candle::{Device, Tensor};
+use daps_core::real::{batched, combine};
+use daps_core::{
+    Address, Denoiser, Differentiable, Error, Gaussian, Noise, Purpose, Result, Schedule, State, Step, Task,
+};
 
 /// A schedule of `count` steps for methods that iterate without noise levels.
 pub(crate) fn iterations(count: usize) -> Result<Schedule> {
     Schedule::from_levels((0..count).map(|_| 1.0).chain([0.0]).collect())
+}
+
+/// The start of methods that begin without noise: x = 0.
+pub(crate) fn zero_start(model: &dyn Denoiser, noise: &Noise) -> Result<State> {
+    let dims = batched(noise.len(), model.shape());
+    Ok(State::start(Tensor::zeros(dims, model.dtype(), &Device::Cpu)?))
 }
 
 /// Pure noise of a level, scale · z.
@@ -35,34 +43,15 @@ pub(crate) fn one_beta<'a>(who: &'static str, gaussian: &'a Gaussian) -> Result<
         .ok_or_else(|| Error::missing(who, "one noise level per measurement", gaussian.operator().name()))
 }
 
-/// Refuses a setting outside its range.
-pub(crate) fn check_range(what: &str, value: f64, low: f64, high: f64) -> Result<()> {
-    if value.is_finite() && value >= low && value <= high {
-        return Ok(());
-    }
-    let expected = if high.is_finite() {
-        format!("a number from {low} to {high}")
-    } else {
-        format!("a number from {low}")
-    };
-    Err(Error::invalid(what, expected, value))
-}
-
-/// Refuses a setting that is not positive.
-pub(crate) fn check_positive(what: &str, value: f64) -> Result<()> {
-    if value.is_finite() && value > 0.0 {
-        Ok(())
-    } else {
-        Err(Error::invalid(what, "a positive number", value))
-    }
-}
-
-/// Refuses a crowd of nobody.
-pub(crate) fn check_particles(who: &str, particles: usize) -> Result<()> {
-    match particles {
-        0 => Err(Error::invalid(format!("{who}.particles"), "at least 1", 0)),
-        _ => Ok(()),
-    }
+/// The derivative of a measurement's operator.
+pub(crate) fn differentiable<'a>(
+    who: &'static str,
+    gaussian: &'a Gaussian,
+) -> Result<&'a dyn Differentiable> {
+    let operator = gaussian.operator();
+    operator
+        .as_differentiable()
+        .ok_or_else(|| Error::missing(who, "a differentiable operator", operator.name()))
 }
 
 /// Of particles `[rows, …]` each, row by row the one that was chosen.
