@@ -10,7 +10,7 @@ use daps_priors::{Analytic, NetworkConfig, NetworkPrior, TokenPrior, spread_boun
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::{Error, Result, bundled};
+use crate::{Error, Result, bundled, files};
 
 /// `kind` of a prior that is a network.
 pub const NETWORK: &str = "network";
@@ -27,6 +27,8 @@ pub struct Model {
     pub analytic: Option<Arc<dyn Analytic>>,
     /// What a user should know about it.
     pub notes: Vec<String>,
+    /// A digest of what a network's file says beside its tensors and what samples depend on: its configuration and r(σ).
+    pub about: String,
 }
 
 /// `kind = "network"`.
@@ -65,8 +67,8 @@ pub fn named(text: &str) -> Result<Table> {
         return Err(daps_core::Error::unknown("prior", text, known).into());
     }
     if path.extension().is_some_and(|e| e == "toml") {
-        let content: Table = toml::from_str(&crate::files::read_text(path)?)
-            .map_err(|e| Error::content(path, e.message().trim()))?;
+        let content: Table =
+            toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))?;
         return match content.get("prior") {
             Some(Value::Table(prior)) => {
                 let mut prior = prior.clone();
@@ -88,7 +90,7 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
         }
         let analytic = daps_priors::build(table, shape, base).map_err(|e| with_network(e.into()))?;
         let model = CoreModel::Denoiser(analytic.clone());
-        return Ok(Model { model, analytic: Some(analytic), notes: vec![] });
+        return Ok(Model { model, analytic: Some(analytic), notes: vec![], about: String::new() });
     }
     let mut settings = Network::of(table)?;
     let (name, checkpoint, config) = settings.read(base)?;
@@ -110,7 +112,8 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
             return Err(Error::content(&name, what));
         }
         *table = settings.table()?;
-        return Ok(Model { model: CoreModel::Tokens(Arc::new(prior)), analytic: None, notes: vec![] });
+        let (model, about) = (CoreModel::Tokens(Arc::new(prior)), files::sha256(config.to_toml()?));
+        return Ok(Model { model, analytic: None, notes: vec![], about });
     }
     let spread = checkpoint.spread()?;
     let mut network = NetworkPrior::new(&config, checkpoint.tensors).map_err(|e| Error::content(&name, e))?;
@@ -141,8 +144,10 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
         })
     });
     *table = settings.table()?;
+    let r = serde_json::to_string(&spread).map_err(|e| Error::content(&name, e))?;
+    let about = files::sha256(config.to_toml()? + &r);
     let model = CoreModel::Denoiser(Arc::new(network.with_spread(spread)?));
-    Ok(Model { model, analytic: None, notes })
+    Ok(Model { model, analytic: None, notes, about })
 }
 
 /// Whether a `[prior]` table names a prior over tokens; of a file, only the configuration is read.

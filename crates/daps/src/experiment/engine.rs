@@ -7,6 +7,7 @@ use std::time::Instant;
 use candle_core::{DType, Tensor};
 use daps_core::real::to_f64;
 use daps_core::{Event, Likelihood, Samples};
+use toml::Table;
 
 use super::cell::{Cell, Level, mean};
 use super::pictures::half_turned;
@@ -31,11 +32,12 @@ pub struct Progressed {
     pub unfit: Vec<String>,
 }
 
-/// One (pair, seed): its keys, image by image, and the levels of its method.
+/// One (pair, seed): its keys, image by image, and the method's settings and levels.
 pub(crate) struct Block<'a> {
     pub pair: &'a Pair<'a>,
     pub seed: u64,
     pub keys: Vec<String>,
+    pub settings: Table,
     pub levels: usize,
     pub chains: usize,
 }
@@ -57,7 +59,8 @@ impl Experiment {
                 let run = self.run(pair, seed, &[0])?;
                 let keys = self.keys(&run)?;
                 let (levels, chains) = (run.method.levels(), run.config.samples);
-                blocks.push(Block { pair, seed, keys, levels, chains });
+                let settings = run.config.method.clone();
+                blocks.push(Block { pair, seed, keys, settings, levels, chains });
             }
         }
         Ok(blocks)
@@ -73,12 +76,14 @@ impl Experiment {
         self.config.levels && self.model.model.shape().len() == 3
     }
 
-    /// Whether the store has all that the file asks of an image's cell: its numbers, and its levels and pictures where wanted.
+    /// Whether the store has all that the file asks of an image's cell: its numbers (LPIPS too, once its weights are there), and
+    /// its levels and pictures where wanted.
     fn has(&self, cells: &Cells, directory: &Path, key: &str, image: usize) -> bool {
         let complete = |cell: &Cell| {
             let levels = !self.follows() || !cell.levels.is_empty();
             let pictures = self.wanted_pictures(image, directory, cell).all(|file| file.exists());
-            cell.failure.is_some() || (levels && pictures)
+            let judged = !self.has_lpips() || cell.lpips.is_some();
+            cell.failure.is_some() || (levels && pictures && judged)
         };
         cells.get(key).is_some_and(complete)
     }
@@ -123,7 +128,7 @@ impl Experiment {
             failed: cells.iter().filter(|c| c.failure.is_some()).count(),
             unfit: unfit(&pairs),
         };
-        write::all(self, &cells, &progressed, directory)?;
+        write::all(self, &blocks, &cells, &progressed, directory)?;
         Ok(progressed)
     }
 

@@ -22,7 +22,6 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-use daps_methods::registry;
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
 use toml::{Table, Value};
 
@@ -37,9 +36,13 @@ pub use estimate::Estimate;
 
 pub(crate) use store::Store;
 
+use crate::config::settle;
 use crate::prior::Model;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
+
+/// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
+const NUMERICS: u32 = 1;
 
 /// An experiment that is ready to run.
 pub struct Experiment {
@@ -137,7 +140,7 @@ impl Experiment {
         let mut table = config.prior.table(base)?;
         let model = prior::build(&mut table, &config.shape, base)?;
         let images = Images::read(&config.data, model.model.shape(), base)?;
-        let lpips = assets::load("lpips-vgg16.safetensors")?
+        let lpips = assets::load(assets::LPIPS_VGG16)?
             .filter(|_| model.model.shape()[0] == 3)
             .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
             .transpose()?;
@@ -190,9 +193,6 @@ impl Experiment {
             for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
                 let found = tuned.as_ref().map(|t| t.tasks.get(&task.operator));
                 let mut settings = found.flatten().unwrap_or(&method.settings).clone();
-                if settings.is_empty() {
-                    settings = registry::defaults(&method.name)?;
-                }
                 settings.insert("name".into(), Value::from(method.name.as_str()));
                 let is_left_out = found.is_some_and(|settings| settings.is_none());
                 let mut pair = Pair { method, task, settings, is_left_out, refusal: None };
@@ -216,6 +216,8 @@ impl Experiment {
     /// The run of a pair on some of the images.
     pub(crate) fn run(&self, pair: &Pair, seed: u64, images: &[usize]) -> Result<Run> {
         let task = pair.task;
+        let mut options = task.options.clone();
+        settle(&mut options, &self.base)?;
         let config = RunConfig {
             version: None,
             seed,
@@ -228,7 +230,7 @@ impl Experiment {
                 measurements: 1,
                 truth: None,
                 measurement: None,
-                options: task.options.clone(),
+                options,
             },
             prior: self.prior.clone(),
             method: pair.settings.clone(),
@@ -244,17 +246,20 @@ impl Experiment {
             // The weights are what they are, wherever they lie.
             ["file", "name"].iter().for_each(|k| _ = config.prior.remove(*k));
         }
-        // What is in a mask, a kernel or a set of points counts, not only where it lies.
-        let mut content = String::new();
-        let names = config.task.options.values().chain(config.prior.values()).filter_map(Value::as_str);
-        for path in names.map(|name| self.base.join(name)).filter(|path| path.is_file()) {
+        // What is in a mask, a kernel or a set of points counts, not where it lies.
+        for (_, value) in config.task.options.iter_mut().chain(config.prior.iter_mut()) {
+            let Some(path) = value.as_str().map(|name| self.base.join(name)).filter(|path| path.is_file())
+            else {
+                continue;
+            };
             let bytes = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
-            content += &format!("file {}\n", files::sha256(bytes));
+            *value = files::sha256(bytes).into();
         }
+        let beside = format!("numerics {NUMERICS}\nprior {}\n", self.model.about);
         let config = config.to_toml()?;
         let key = |(number, digest): (&u64, &String)| {
             let class = self.classifier.as_ref().map(|judge| judge.key(*number)).unwrap_or_default();
-            let text = format!("{config}\nimage {number} {digest}\n{class}{content}");
+            let text = format!("{config}\nimage {number} {digest}\n{class}{beside}");
             files::sha256(text)[..24].to_owned()
         };
         Ok(self.images.truths.numbers.iter().zip(&self.images.digests).map(key).collect())

@@ -9,9 +9,9 @@ use image::imageops::FilterType;
 
 use super::Experiment;
 use super::cell::Cell;
-use super::write::FEWEST_FOR_FID;
 use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
+use crate::quality::FEWEST_FOR_FID;
 use crate::summary::Outcome;
 use crate::{Result, Run, files, task};
 

@@ -7,8 +7,8 @@ use super::cell::{COLUMNS, Cell, Column, named};
 use super::document::{Document, Piece};
 use super::figure::{Panel, panels};
 use super::statistics::{Average, average, median, paired};
-use super::write::FEWEST_FOR_FID;
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
+use crate::quality::FEWEST_FOR_FID;
 use crate::{assets, report::number, task};
 
 /// Columns that are compared with a baseline.
@@ -158,7 +158,7 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
     let colour = experiment.model.model.shape().first() == Some(&3);
     let blind = cells.iter().filter(|c| c.failure.is_none() && c.lpips.is_none()).count();
     if blind > 0 && colour {
-        let hint = assets::hint("lpips-vgg16.safetensors");
+        let hint = assets::hint(assets::LPIPS_VGG16);
         lines.push(format!(
             "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
         ));

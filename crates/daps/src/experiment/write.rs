@@ -8,24 +8,25 @@ use candle_core::{Device, Tensor};
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::inception::{FEATURES, Inception};
 use serde_json::{Value, json};
+use toml::Table;
 
 use super::cell::{COLUMNS, Cell};
 use super::document::Piece;
-use super::{Experiment, Progressed, pictures, report};
+use super::{Block, Experiment, Progressed, pictures, report};
+use crate::quality::FEWEST_FOR_FID;
 use crate::{Error, Result, assets, files, load};
-
-/// FID of fewer images says nothing.
-pub(super) const FEWEST_FOR_FID: usize = 100;
 
 /// Writes everything; cells are in the table's order.
 pub(super) fn all(
     experiment: &Experiment,
+    blocks: &[Block],
     cells: &[Cell],
     progressed: &Progressed,
     directory: &Path,
 ) -> Result<()> {
     let text = toml::to_string(&experiment.config).map_err(|e| Error::content(directory, e))?;
     files::write(&directory.join("config.toml"), text.as_bytes())?;
+    files::write(&directory.join("settings.toml"), settings(blocks, directory)?.as_bytes())?;
     files::write(&directory.join("results.csv"), results(cells).as_bytes())?;
     files::write(&directory.join("timings.csv"), timings(cells).as_bytes())?;
     files::write(&directory.join("results.json"), json_of(cells, directory)?.as_bytes())?;
@@ -44,6 +45,16 @@ pub(super) fn all(
     }
     files::write(&directory.join("report.md"), document.markdown().as_bytes())?;
     files::write(&directory.join("report.html"), document.html(directory)?.as_bytes())
+}
+
+/// What every method ran with on every task, presets, tuned settings and defaults spelled out.
+fn settings(blocks: &[Block], directory: &Path) -> Result<String> {
+    let mut tasks: BTreeMap<&str, BTreeMap<&str, &Table>> = BTreeMap::new();
+    for block in blocks {
+        let (task, method) = (&block.pair.task.label, &block.pair.method.label);
+        tasks.entry(task).or_default().insert(method, &block.settings);
+    }
+    toml::to_string(&tasks).map_err(|e| Error::content(directory, e))
 }
 
 fn quoted(text: &str) -> String {
@@ -107,7 +118,7 @@ fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
 fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<HashMap<(String, String), f64>> {
     let mut found = HashMap::new();
     let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.model.shape()[0] == 3 {
-        true => assets::load("inception.safetensors")?,
+        true => assets::load(assets::INCEPTION)?,
         false => None,
     };
     let Some(weights) = weights else { return Ok(found) };
