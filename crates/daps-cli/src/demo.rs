@@ -8,6 +8,7 @@ use toml::{Table, Value};
 
 use crate::Outcome;
 use crate::bar::Bar;
+use crate::run::free_name;
 use crate::table::{say, table};
 
 #[derive(clap::Args)]
@@ -15,7 +16,7 @@ pub struct Args {
     /// What to solve
     #[arg(default_value = "faces")]
     what: What,
-    /// The directory to make [default: daps-demo, or daps-demo-discrete]
+    /// The directory to make [default: daps-demo, or daps-demo-discrete; with a number behind it where that is taken]
     #[arg(long)]
     out: Option<PathBuf>,
     /// The prior: a name of `daps list priors`, or a checkpoint [default: faces, or binary-digits]
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     };
     let preset = args.preset.as_deref().unwrap_or(preset);
     let method = Table::from_iter([("preset".to_owned(), Value::from(preset))]);
-    let out = args.out.clone().unwrap_or_else(|| out.into());
+    let out = args.out.clone().unwrap_or_else(|| free_name(out));
     let demo = Demo {
         subject,
         out: out.clone(),

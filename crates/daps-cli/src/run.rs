@@ -1,7 +1,7 @@
 //! `daps run`: posterior samples for the problem of a configuration file.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use daps::report::number;
 use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
@@ -35,32 +35,50 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let seconds = Duration::try_from_secs_f64(args.checkpoint_every).map_err(|_| {
-        anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {}", args.checkpoint_every)
-    })?;
+    let directory = directory(&args.out, args.resume, args.checkpoint_every)?;
     let mut config = RunConfig::parse(&files::read_text(&args.config)?)?;
     config.seed = args.seed.unwrap_or(config.seed);
     config.samples = args.samples.unwrap_or(config.samples);
-    if config.samples == 0 {
-        anyhow::bail!("--samples: expected at least 1, got 0");
-    }
     let base = args.config.parent().unwrap_or(Path::new("."));
+    execute(config, base, &directory, args.json)
+}
+
+/// The run directory that the options ask for.
+pub fn directory(out: &Path, resume: bool, checkpoint_every: f64) -> anyhow::Result<Directory> {
+    let checkpoint_every = Duration::try_from_secs_f64(checkpoint_every).map_err(|_| {
+        anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {checkpoint_every}")
+    })?;
+    Ok(Directory { path: out.to_owned(), resume, checkpoint_every })
+}
+
+/// Runs a configuration in a directory and prints what it found.
+pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool) -> anyhow::Result<Outcome> {
     let run = Run::new(config, base)?;
     run.notes().iter().for_each(|note| eprintln!("note: {note}"));
-    let directory = Directory { path: args.out.clone(), resume: args.resume, checkpoint_every: seconds };
-    let mut bar = Bar::new()?;
-    let result = run.execute(&directory, &mut bar);
+    let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
+    let result = run.execute(directory, &mut bar);
     if matches!(&result, Err(error) if error.is_cancelled()) {
-        eprintln!("stopped; go on with the same command and --resume");
+        eprintln!("stopped; go on with the same command and --out {} --resume", out.display());
         return Ok(Outcome::Stopped);
     }
     let summary = result?;
-    if args.json {
+    if json {
         say(&serde_json::to_string(&summary)?);
-        return Ok(Outcome::Done);
+    } else {
+        show(&summary, out);
+        let (seconds, report) = (start.elapsed().as_secs_f64(), out.join("report.html"));
+        say(&format!("  {seconds:.1} seconds; open {}", report.display()));
     }
-    show(&summary, &args.out);
     Ok(Outcome::Done)
+}
+
+/// A name at which nothing lies: this one, or with a number behind it.
+pub fn free_name(name: &str) -> PathBuf {
+    let numbered = (2..).map(|i| PathBuf::from(format!("{name}-{i}")));
+    std::iter::once(PathBuf::from(name))
+        .chain(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or_else(|| name.into())
 }
 
 /// What a run found, for people.

@@ -1,18 +1,15 @@
 //! `daps solve`: a picture and a task in, posterior samples and a report out.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use daps::experiment::Tuned;
-use daps::methods::registry;
-use daps::{Directory, Run, RunConfig, TaskConfig, bundled, prior, task};
+use daps::methods::kernel::KERNELS;
+use daps::{RunConfig, TaskConfig, bundled, prior, task};
 use toml::{Table, Value};
 
 use crate::Outcome;
-use crate::bar::Bar;
-use crate::run::show;
-use crate::table::say;
+use crate::run::{directory, execute, free_name};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -40,8 +37,9 @@ pub struct Args {
     /// Denoiser calls per sample: one of `daps list budgets`; of fast and best, any number
     #[arg(long)]
     budget: Option<String>,
-    /// The kernel that draws x0 given y, instead of the preset's
-    #[arg(long)]
+    /// The kernel that draws x0 given y, instead of the preset's; of a blurring task, a file is the blur's own kernel, as with
+    /// --kernel-file
+    #[arg(long, value_name = "NAME|FILE")]
     kernel: Option<String>,
     /// Posterior samples per picture
     #[arg(long, default_value_t = task::SAMPLES)]
@@ -71,6 +69,9 @@ pub struct Args {
     #[command(flatten)]
     options: Options,
 }
+
+/// The tasks that take a blur's kernel from a file.
+const BLURS: [&str; 3] = ["blur", "gaussian_blur", "motion_blur"];
 
 /// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.
 #[derive(clap::Args)]
@@ -110,8 +111,8 @@ struct Options {
 
 impl Options {
     /// The operator and its settings: a mask or a kernel from a file makes it the operator that takes one.
-    fn resolve(&self, task: &str) -> anyhow::Result<(String, Table)> {
-        let mut operator = task.trim().replace('-', "_");
+    fn resolve(&self, task: &str, kernel: Option<&Path>) -> anyhow::Result<(String, Table)> {
+        let mut operator = operator_name(task);
         let mut table = Table::new();
         let mut put = |key: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -135,15 +136,19 @@ impl Options {
                 operator = "inpaint".into();
             }
         }
-        if let Some(kernel) = &self.kernel_file {
+        if let Some(kernel) = self.kernel_file.as_deref().or(kernel) {
             put("kernel", Some(Value::from(absolute(kernel)?.to_string_lossy().into_owned())));
-            if matches!(operator.as_str(), "gaussian_blur" | "motion_blur") {
+            if BLURS.contains(&operator.as_str()) {
                 operator = "blur".into();
             }
         }
         table.extend(settings(&self.set)?);
         Ok((operator, table))
     }
+}
+
+fn operator_name(task: &str) -> String {
+    task.trim().replace('-', "_")
 }
 
 /// A table from KEY=VALUE pairs; what is no TOML value is text.
@@ -169,10 +174,15 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 impl Args {
     /// The configuration that `daps run` would take.
     fn config(&self) -> anyhow::Result<RunConfig> {
-        let (operator, options) = self.options.resolve(&self.task)?;
+        let blur_kernel = self.blur_kernel();
+        if blur_kernel.is_some() && self.options.kernel_file.is_some() {
+            bail!("--kernel and --kernel-file both name the file of a blur's kernel; leave one out");
+        }
+        let (operator, options) = self.options.resolve(&self.task, blur_kernel)?;
         let prior = prior::named(&self.prior)?;
         let discrete = prior::is_discrete(&prior, Path::new(""))?;
-        let method = self.method(&operator, discrete)?;
+        let kernel = self.kernel.as_deref().filter(|_| blur_kernel.is_none());
+        let method = self.method(&operator, discrete, kernel)?;
         let config = RunConfig {
             version: None,
             seed: self.seed,
@@ -194,9 +204,18 @@ impl Args {
         Ok(config)
     }
 
-    fn method(&self, operator: &str, discrete: bool) -> anyhow::Result<Table> {
+    /// `--kernel`, where it is the file of a blur's kernel.
+    fn blur_kernel(&self) -> Option<&Path> {
+        let text = self.kernel.as_deref()?;
+        let path = Path::new(text);
+        let is_blur = BLURS.contains(&operator_name(&self.task).as_str());
+        let is_name = KERNELS.iter().any(|k| k.name == text);
+        (is_blur && !is_name && (path.extension().is_some() || path.is_file())).then_some(path)
+    }
+
+    fn method(&self, operator: &str, discrete: bool, kernel: Option<&str>) -> anyhow::Result<Table> {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
-            if self.method.is_some() || self.budget.is_some() || self.kernel.is_some() {
+            if self.method.is_some() || self.budget.is_some() || kernel.is_some() {
                 bail!(
                     "--preset {file} names its method and all of its settings; leave out --method, --budget and --kernel"
                 );
@@ -204,16 +223,16 @@ impl Args {
             return Ok(Tuned::read(Path::new(file))?.method(operator)?);
         }
         let mut table = Table::new();
-        for (key, value) in [("preset", &self.preset), ("budget", &self.budget), ("kernel", &self.kernel)] {
+        let given =
+            [("preset", self.preset.as_deref()), ("budget", self.budget.as_deref()), ("kernel", kernel)];
+        for (key, value) in given {
             if let Some(value) = value {
-                table.insert(key.into(), value.as_str().into());
+                table.insert(key.into(), value.into());
             }
         }
         let name = self.method.as_deref().unwrap_or(task::default_method(discrete));
         if name == "daps" {
             table.entry("preset").or_insert("best".into());
-        } else if table.is_empty() {
-            table = registry::defaults(name).map_err(daps::Error::from)?;
         }
         table.insert("name".into(), name.into());
         Ok(table)
@@ -227,39 +246,11 @@ impl Args {
         let input = self.image.as_ref().or(self.measurement.as_ref());
         let stem =
             input.and_then(|p| p.file_stem()).map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        let name = format!("runs/{}-{stem}", self.task.replace('-', "_"));
-        let free = |path: &PathBuf| !path.exists();
-        std::iter::once(PathBuf::from(&name))
-            .chain((2..).map(|i| PathBuf::from(format!("{name}-{i}"))))
-            .find(free)
-            .unwrap_or_else(|| name.into())
+        free_name(&format!("runs/{}-{stem}", operator_name(&self.task)))
     }
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let every = Duration::try_from_secs_f64(args.checkpoint_every).map_err(|_| {
-        anyhow::anyhow!("--checkpoint-every: expected seconds from 0, got {}", args.checkpoint_every)
-    })?;
-    let run = Run::new(args.config()?, Path::new(""))?;
-    run.notes().iter().for_each(|note| eprintln!("note: {note}"));
-    let out = args.out();
-    let directory = Directory { path: out.clone(), resume: args.resume, checkpoint_every: every };
-    let (mut bar, start) = (Bar::new()?, Instant::now());
-    let result = run.execute(&directory, &mut bar);
-    if matches!(&result, Err(error) if error.is_cancelled()) {
-        eprintln!("stopped; go on with the same command and --out {} --resume", out.display());
-        return Ok(Outcome::Stopped);
-    }
-    let summary = result?;
-    if args.json {
-        say(&serde_json::to_string(&summary)?);
-    } else {
-        show(&summary, &out);
-        say(&format!(
-            "  {:.1} seconds; open {}",
-            start.elapsed().as_secs_f64(),
-            out.join("report.html").display()
-        ));
-    }
-    Ok(Outcome::Done)
+    let directory = directory(&args.out(), args.resume, args.checkpoint_every)?;
+    execute(args.config()?, Path::new(""), &directory, args.json)
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use candle_core::{Device, Tensor};
+use daps_core::real::batched;
 use image::RgbImage;
 use image::imageops::FilterType;
 use toml::Table;
@@ -10,8 +12,9 @@ use toml::Table;
 use crate::canvas::{self, Canvas, LETTER};
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
-use crate::task::{self, NOISE, SAMPLES, TaskInfo};
-use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, prior};
+use crate::run::Truths;
+use crate::task::{self, NOISE, TaskInfo};
+use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, load, prior};
 
 /// A table to demonstrate.
 pub struct Subject {
@@ -68,20 +71,31 @@ const CELL: usize = 192;
 const GAP: usize = 6;
 /// Samples that are shown.
 const SHOWN: usize = 3;
+/// Samples that run at once.
+const BATCH: usize = 16;
 
 impl Demo {
     /// Solves all tasks; the directory must be new.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<Vec<Row>> {
-        let table = prior::named(&self.prior)?;
+        let out = std::path::absolute(&self.out).map_err(Error::file(&self.out, "cannot find"))?;
+        let images = out.join("images");
+        // What cannot be carried out is refused before anything is written.
+        let mut table = prior::named(&self.prior)?;
+        let model = prior::build(&mut table, &[], Path::new(""))?;
+        let build = |(task, picture): (&'static TaskInfo, &'static bundled::Picture)| -> Result<_> {
+            let config = self.config(task, table.clone(), images.join(picture.name));
+            config.check()?;
+            let truth = truth(picture, model.model.shape())?;
+            Ok((task, picture, Run::with(config, Path::new(""), model.clone(), Some(&truth))?))
+        };
+        let pictures = self.subject.pictures.iter().cycle();
+        let runs = self.subject.tasks.iter().zip(pictures).map(build).collect::<Result<Vec<_>>>()?;
         files::make_directory(&self.out, false)?;
-        let out = self.out.canonicalize().map_err(Error::file(&self.out, "cannot read"))?;
-        files::make_directory(&out.join("images"), true)?;
+        files::make_directory(&images, true)?;
         let mut rows = Vec::new();
-        for (task, picture) in self.subject.tasks.iter().zip(self.subject.pictures.iter().cycle()) {
-            let truth = out.join("images").join(picture.name);
-            files::write(&truth, picture.bytes)?;
+        for (task, picture, run) in runs {
+            files::write(&images.join(picture.name), picture.bytes)?;
             let start = Instant::now();
-            let run = Run::new(self.config(task, table.clone(), truth), &out)?;
             let path = out.join(task.name);
             let directory = Directory { path, resume: false, checkpoint_every: Duration::from_secs(60) };
             let summary = run.execute(&directory, progress)?;
@@ -98,7 +112,7 @@ impl Demo {
             version: None,
             seed: self.seed,
             samples: self.samples,
-            batch: SAMPLES.max(self.samples),
+            batch: BATCH,
             task: TaskConfig {
                 operator: task.name.into(),
                 shape: vec![],
@@ -150,6 +164,14 @@ impl Demo {
         }
         Ok(canvas.into_picture())
     }
+}
+
+/// A bundled picture as the truth of a run.
+fn truth(picture: &bundled::Picture, shape: &[usize]) -> Result<Truths> {
+    let (values, _) = load::decode(Path::new(picture.name), picture.bytes, shape, true)?;
+    let values = Tensor::from_vec(values, batched(1, shape), &Device::Cpu)?;
+    let name = picture.name.trim_end_matches(".png").to_owned();
+    Ok(Truths { values, names: vec![name], numbers: vec![0] })
 }
 
 /// No larger than a cell.

@@ -16,14 +16,14 @@ pub enum Error {
     #[error(transparent)]
     Prior(#[from] daps_priors::Error),
     /// A file that could not be read or written.
-    #[error("{}: {what}: {source}", path.display())]
+    #[error("{}: {what}: {said}", path.display())]
     File {
         /// Which file.
         path: PathBuf,
         /// What was tried.
         what: &'static str,
-        /// What the system said.
-        source: std::io::Error,
+        /// What the system said. The message has it, so it is no `source`: who prints the chain would print it twice.
+        said: std::io::Error,
     },
     /// A file whose content is not what it should be.
     #[error("{}: {what}", path.display())]
@@ -47,7 +47,7 @@ impl Error {
 
     pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
-        move |source| Self::File { path, what, source }
+        move |said| Self::File { path, what, said }
     }
 
     pub(crate) fn content(path: &Path, what: impl std::fmt::Display) -> Self {

@@ -38,9 +38,22 @@ pub fn read_text(path: &Path) -> Result<String> {
 pub fn make_directory(path: &Path, reuse: bool) -> Result<()> {
     let occupied = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
     if occupied && !reuse {
-        return Err(Error::content(path, "already exists and is not empty; choose another directory"));
+        return Err(Error::content(path, "already exists and is not empty; choose another with --out"));
     }
     fs::create_dir_all(path).map_err(Error::file(path, "cannot make the directory"))
+}
+
+/// Makes the directory of a run that may have begun there; files without a run's `config.toml` are someone's own.
+pub(crate) fn resume_directory(path: &Path) -> Result<()> {
+    // A run that was killed at its very beginning leaves this alone.
+    let begun =
+        |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|e| e.file_name() == "config.toml.tmp");
+    let foreign = fs::read_dir(path).is_ok_and(|mut entries| !entries.all(begun));
+    if foreign && !path.join("config.toml").exists() {
+        let what = "is not empty and holds no run to resume; choose another with --out";
+        return Err(Error::content(path, what));
+    }
+    make_directory(path, true)
 }
 
 /// Writes named tensors as safetensors, with text beside them.
@@ -78,6 +91,21 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(make_directory(dir.path(), false).unwrap_err().to_string().contains("not empty"));
         assert!(make_directory(dir.path(), true).is_ok());
+    }
+
+    #[test]
+    fn a_run_is_resumed_where_it_began_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| fs::write(dir.path().join(name), b"x").unwrap();
+        assert!(resume_directory(&dir.path().join("new")).is_ok());
+        fs::remove_dir(dir.path().join("new")).unwrap();
+        file("config.toml.tmp");
+        assert!(resume_directory(dir.path()).is_ok());
+        file("mine.txt");
+        let error = resume_directory(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("holds no run to resume"), "{error}");
+        file("config.toml");
+        assert!(resume_directory(dir.path()).is_ok());
     }
 
     #[test]

@@ -85,6 +85,13 @@ impl Gallery {
     }
 }
 
+/// The folder of a measurement: its name, but never that of a file of the run. No measurement's name has a `+`.
+fn folder_name(name: &str) -> String {
+    const OURS: [&str; 6] = ["html", "json", "jsonl", "safetensors", "tmp", "toml"];
+    let ending = name.rsplit_once('.').map_or(String::new(), |(_, ending)| ending.to_lowercase());
+    if OURS.contains(&ending.as_str()) { format!("{name}+") } else { name.to_owned() }
+}
+
 /// Writes everything but `metrics.json`. Of one measurement the pictures lie in the directory itself, of several in a folder
 /// for each.
 pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
@@ -103,7 +110,7 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
         if n == 1 {
             gallery.write(path)?;
         } else if gallery.measurement.is_some() || !gallery.samples.is_empty() {
-            let folder = path.join(name);
+            let folder = path.join(folder_name(name));
             files::make_directory(&folder, true)?;
             gallery.write(&folder)?;
         }

@@ -1,6 +1,7 @@
 //! What a run writes down on its way: the trace, snapshots of chains, and checkpoints from which it resumes to the same bits.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
@@ -54,7 +55,10 @@ impl<'a> Record<'a> {
     pub fn open(run: &'a Run, directory: &'a Directory) -> Result<Self> {
         let config = run.config.to_toml()?;
         let path = &directory.path;
-        files::make_directory(path, directory.resume)?;
+        match directory.resume {
+            true => files::resume_directory(path)?,
+            false => files::make_directory(path, false)?,
+        }
         let mut record = Self {
             run,
             directory,
@@ -90,7 +94,19 @@ impl<'a> Record<'a> {
         Ok(record)
     }
 
-    fn has_same_measurement(&self, path: &std::path::Path) -> Result<bool> {
+    /// What the run found, where it is finished: `metrics.json` is its last file.
+    pub fn finished(&self) -> Result<Option<Summary>> {
+        let path = self.directory.path.join("metrics.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let summary = serde_json::from_str(&files::read_text(&path)?)
+            .map_err(|e| Error::content(&path, format!("not what a run found: {e}")))?;
+        remove_checkpoint(&self.directory.path)?;
+        Ok(Some(summary))
+    }
+
+    fn has_same_measurement(&self, path: &Path) -> Result<bool> {
         let (tensors, _) = files::read_tensors(path)?;
         let Some(y) = tensors.get("y") else { return Ok(false) };
         let now = &self.run.y;
@@ -267,12 +283,17 @@ impl<'a> Record<'a> {
         output::write(self.run, &outcome, path)?;
         let metrics = serde_json::to_string_pretty(&outcome.summary).map_err(|e| Error::content(path, e))?;
         files::write(&path.join("metrics.json"), (metrics + "\n").as_bytes())?;
-        // A run that was killed while it wrote a checkpoint leaves the unfinished one as well.
-        for checkpoint in [path.join(CHECKPOINT), path.join(format!("{CHECKPOINT}.tmp"))] {
-            if checkpoint.exists() {
-                std::fs::remove_file(&checkpoint).map_err(Error::file(&checkpoint, "cannot remove"))?;
-            }
-        }
+        remove_checkpoint(path)?;
         Ok(outcome.summary)
     }
+}
+
+fn remove_checkpoint(directory: &Path) -> Result<()> {
+    // A run that was killed while it wrote a checkpoint leaves the unfinished one as well.
+    for checkpoint in [directory.join(CHECKPOINT), directory.join(format!("{CHECKPOINT}.tmp"))] {
+        if checkpoint.exists() {
+            std::fs::remove_file(&checkpoint).map_err(Error::file(&checkpoint, "cannot remove"))?;
+        }
+    }
+    Ok(())
 }

@@ -20,6 +20,9 @@ use crate::record::Record;
 use crate::summary::Summary;
 use crate::{Error, Result, load, prior, task, tokens};
 
+/// Chains of a run: their samples are in memory at its end.
+const MOST_CHAINS: usize = 100_000;
+
 /// A problem that is ready to run.
 pub struct Run {
     pub(crate) config: RunConfig,
@@ -56,6 +59,7 @@ impl Run {
     /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
     pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
         config.check()?;
+        check_chains(config.samples, config.task.measurements)?;
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
@@ -76,13 +80,14 @@ impl Run {
         let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
-        let Prior { model, analytic, mut notes } = prior;
+        let Prior { model, analytic, mut notes, .. } = prior;
         let shape = model.shape().to_vec();
-        let mut options = (entry.defaults)(&shape);
-        if matches!(model, Model::Tokens(_)) {
-            options.extend(task::discrete_options(&name));
-        }
+        let mut options = match model {
+            Model::Tokens(_) => task::discrete_options(&name),
+            Model::Denoiser(_) => toml::Table::new(),
+        };
         options.extend(config.task.options);
+        let options = (entry.complete)(&options, &shape)?;
         let operator = (entry.build)(&options, &shape, config.seed)?;
         if matches!(model, Model::Tokens(_)) && operator.as_local().is_none() {
             let what = daps_core::Error::missing("a prior over tokens", "a measurement of tokens", &name);
@@ -110,6 +115,7 @@ impl Run {
             }
         };
         let (truth, names, numbers) = (measured.truth, measured.names, measured.numbers);
+        check_chains(config.samples, names.len())?;
         let rows = rows(names.len(), config.samples);
         let run = Self {
             config,
@@ -212,9 +218,13 @@ impl Run {
         Row { measurement: self.numbers[row.measurement as usize], ..row }
     }
 
-    /// Runs to the end, or until asked to stop; then the directory holds a checkpoint.
+    /// Runs to the end, or until asked to stop; then the directory holds a checkpoint. A finished run is only read back.
     pub fn execute(&self, directory: &Directory, progress: &mut dyn Progress) -> Result<Summary> {
         let mut record = Record::open(self, directory)?;
+        if let Some(summary) = record.finished()? {
+            progress.note("already done; nothing is sampled again");
+            return Ok(summary);
+        }
         let all: Vec<usize> = (0..self.rows.len()).collect();
         let batches: Vec<&[usize]> = all.chunks(self.config.batch).collect();
         progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
@@ -259,6 +269,16 @@ impl Run {
         progress.end();
         record.finish()
     }
+}
+
+/// Refuses more chains than memory holds.
+fn check_chains(samples: usize, measurements: usize) -> Result<()> {
+    if samples.saturating_mul(measurements) > MOST_CHAINS {
+        return Err(Error::Config(format!(
+            "samples: expected at most {MOST_CHAINS} over all measurements, got {measurements} x {samples}"
+        )));
+    }
+    Ok(())
 }
 
 fn rows(measurements: usize, chains: usize) -> Vec<Row> {
@@ -310,13 +330,14 @@ fn measure(
     let given = &config.task;
     if let Some(path) = &given.measurement {
         let path = base.join(path);
-        let array = load::is_array(&path);
+        let array = daps_files::is_array(&path);
         if !array && path.exists() && !task::is_measured_as_picture(&given.operator) {
             let what =
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
-        let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", false)?;
+        let load::Batch { values, names, notes } =
+            load::batch(&path, operator.output_shape(), "y", load::Meaning::Measurement)?;
         check_finite("measurement", &values)?;
         let values = match model {
             Model::Denoiser(_) => values,
@@ -330,9 +351,13 @@ fn measure(
     let (truth, names, notes) = match &given.truth {
         Some(path) => {
             let path = base.join(path);
-            let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", true)?;
+            let meaning = match model {
+                Model::Denoiser(_) => load::Meaning::Pictures,
+                Model::Tokens(_) => load::Meaning::Tokens,
+            };
+            let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", meaning)?;
             let values = match model {
-                Model::Tokens(model) if load::is_array(&path) => {
+                Model::Tokens(model) if daps_files::is_array(&path) => {
                     let symbols = model.corruption().symbols();
                     tokens::values(&tokens::of_array(&values, symbols)?, symbols)?
                 }

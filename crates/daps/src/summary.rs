@@ -7,7 +7,7 @@ use daps_core::Cost;
 use daps_core::real::to_f64;
 use daps_metrics::diagnostics::diagnose;
 use daps_metrics::image::{psnr, ssim};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::choose::{self, Choice};
@@ -21,7 +21,7 @@ const FAR: f64 = 5.0;
 const APART: f64 = 1.2;
 
 /// What a run found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// Samples in all.
     pub samples: usize,
@@ -32,6 +32,7 @@ pub struct Summary {
     /// Operator calls per sample.
     pub operator_calls: usize,
     /// Mean over samples of ‖A(x) - y‖²/(m β²): near 1 for posterior samples, whose residual is distributed as the noise.
+    #[serde(deserialize_with = "number")]
     pub residual_chi2: f64,
     /// RMS difference of the samples' mean and the truth, where the truth is known.
     pub rmse: Option<f64>,
@@ -50,7 +51,7 @@ pub struct Summary {
 }
 
 /// What was found for one measurement. Lists have one number per chain; that of a diverged chain is null.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// Its name.
     pub name: String,
@@ -59,16 +60,22 @@ pub struct Measurement {
     /// The chains that mean and deviation are taken over.
     pub kept: Vec<usize>,
     /// RMS of A(x) - y over what was measured.
+    #[serde(deserialize_with = "numbers")]
     pub error: Vec<f64>,
     /// ‖A(x) - y‖²/(m β²), mean over the kept chains.
+    #[serde(deserialize_with = "number")]
     pub chi2: f64,
     /// How far that is from 1, in standard deviations of χ²; null for tokens, whose noise has no χ².
+    #[serde(deserialize_with = "number")]
     pub chi2_z: f64,
     /// RMS error of the prior when it denoises the sample from σ = 0.5, where it was needed to choose.
+    #[serde(deserialize_with = "some_numbers")]
     pub denoising_error: Option<Vec<f64>>,
     /// PSNR in dB.
+    #[serde(deserialize_with = "some_numbers")]
     pub psnr: Option<Vec<f64>>,
     /// SSIM.
+    #[serde(deserialize_with = "some_numbers")]
     pub ssim: Option<Vec<f64>>,
     /// PSNR of the mean.
     pub mean_psnr: Option<f64>,
@@ -80,6 +87,20 @@ pub struct Measurement {
     pub r_hat: Option<f64>,
     /// Effective number of draws of the same.
     pub effective: Option<f64>,
+}
+
+/// JSON has null where a number is not finite.
+fn number<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Vec<f64>, D::Error> {
+    Ok(some_numbers(from)?.unwrap_or_default())
+}
+
+fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<Option<Vec<f64>>, D::Error> {
+    let list = Option::<Vec<Option<f64>>>::deserialize(from)?;
+    Ok(list.map(|l| l.into_iter().map(|v| v.unwrap_or(f64::NAN)).collect()))
 }
 
 /// The curves of one measurement over the levels, `[chain][level]`.

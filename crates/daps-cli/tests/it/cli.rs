@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::time::Duration;
 
 use daps::core::candle::{Device, Tensor};
 
-use crate::common::{daps, text};
+use crate::common::{daps, killed, text};
 
 /// Exit code 2, one sentence on standard error, nothing on standard output.
 fn refused(args: &[&str], says: &str) {
@@ -100,6 +100,33 @@ fn a_run_writes_its_directory_and_never_overwrites_one() {
     }
     assert_eq!(fs::read_to_string(out.join("trace.jsonl")).unwrap().lines().count(), 3 * 40);
     refused(&["run", &config, "--out", out_text], "already exists and is not empty");
+
+    // Resumed, it is read back and not run again.
+    fs::write(out.join("samples.safetensors"), "as it was").unwrap();
+    let output = daps(&["run", &config, "--out", out_text, "--resume", "--json"]);
+    assert!(output.status.success() && text(&output.stderr).contains("already done"), "{output:?}");
+    assert_eq!(text(&output.stdout), summary);
+    assert_eq!(fs::read_to_string(out.join("samples.safetensors")).unwrap(), "as it was");
+}
+
+/// What the system says stands once in the sentence.
+#[test]
+fn system_errors_are_said_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let exactly = |args: &[&str], says: String| {
+        let output = daps(args);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), says), "{args:?}");
+    };
+    let (config, missing) = (config(dir.path(), RUN), dir.path().join("none.toml"));
+    let below = Path::new(&config).join("below");
+    let (missing, below) = (missing.to_str().unwrap(), below.to_str().unwrap());
+    let said = fs::read(missing).unwrap_err();
+    exactly(&["run", missing, "--out", below], format!("error: {missing}: cannot read: {said}\n"));
+    let said = fs::create_dir_all(below).unwrap_err();
+    exactly(
+        &["run", &config, "--out", below],
+        format!("error: {below}: cannot make the directory: {said}\n"),
+    );
 }
 
 /// Files start at the configuration that names them, wherever the command is called; what a run wrote down can be run again.
@@ -152,19 +179,18 @@ fn killed_and_resumed(run: &str) {
     };
     let whole = dir.path().join("whole");
     assert!(daps(&["run", &config, "--out", whole.to_str().unwrap()]).status.success());
+    // One that was killed before anything else is left with this.
+    let early = dir.path().join("early");
+    fs::create_dir(&early).unwrap();
+    fs::write(early.join("config.toml.tmp"), "samp").unwrap();
+    assert!(daps(&["run", &config, "--out", early.to_str().unwrap(), "--resume"]).status.success());
+    assert_eq!(read(&early), read(&whole));
     let mut interrupted = 0;
-    for milliseconds in [30, 90, 200, 400] {
+    for milliseconds in [0, 40, 120, 300] {
         let out = dir.path().join(format!("killed-{milliseconds}"));
         let out_text = out.to_str().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
-            .args(["run", &config, "--out", out_text, "--checkpoint-every", "0"])
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        interrupted += usize::from(!out.join("metrics.json").exists());
+        let args = ["run", &config, "--out", out_text, "--checkpoint-every", "0"];
+        interrupted += usize::from(killed(&args, &out, Duration::from_millis(milliseconds)));
         let output = daps(&["run", &config, "--out", out_text, "--resume"]);
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(read(&out), read(&whole), "killed after {milliseconds} ms");
@@ -174,7 +200,7 @@ fn killed_and_resumed(run: &str) {
         });
         assert_eq!(leftovers.count(), 0);
     }
-    assert!(interrupted > 0, "no run was killed before its end");
+    assert!(interrupted > 0, "no run was killed between its first checkpoint and its end");
     let other = run.replace("samples = 6", "samples = 5");
     let other = other_config(dir.path(), &other);
     refused(&["run", &other, "--out", whole.to_str().unwrap(), "--resume"], "another configuration");
@@ -218,6 +244,10 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
         (RUN.replace("steps = 200", "steps = 0"), "langevin.steps: expected at least 1, got 0"),
         (RUN.replace("factor = 0.5", "factor = -1.0"), "langevin.factor: expected a positive number, got -1"),
         (RUN.replace("samples = 6", "sampels = 6"), "unknown field `sampels`"),
+        (
+            RUN.replace("samples = 6", "samples = 100000000000"),
+            "samples: expected at most 100000 over all measurements, got 2 x 100000000000",
+        ),
         ("nonsense".into(), "configuration: line 1"),
     ];
     for (case, says) in cases {

@@ -1,6 +1,8 @@
 //! What all tests of the command do.
 
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -19,4 +21,22 @@ pub fn solved(args: &[&str]) -> (Value, String) {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
     (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), error)
+}
+
+/// Runs the command, kills it without warning so long after the first checkpoint in `out`, and tells whether it was under way.
+pub fn killed(args: &[&str], out: &Path, after: Duration) -> bool {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let checkpoint = out.join("checkpoint.safetensors");
+    while !checkpoint.exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::thread::sleep(after);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    checkpoint.exists() && !out.join("metrics.json").exists()
 }

@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
-use crate::common::{daps, solved, text};
+use crate::common::{daps, killed, solved, text};
 
 fn refused(args: &[&str], says: &str) {
     let output = daps(args);
@@ -76,34 +76,13 @@ fn a_stopped_run_goes_on_to_the_same_bits() {
     assert_eq!(run("whole", &[]).status.code(), Some(0));
     // A checkpoint after every level; the run is killed when the first one is there.
     let (config, out) = (scene.text("run.toml"), scene.text("cut"));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
-        .args(["run", &config, "--out", &out, "--checkpoint-every", "0"])
-        .stderr(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    while !scene.path("cut/checkpoint.safetensors").exists() && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(scene.path("cut/checkpoint.safetensors").exists() && !scene.path("cut/metrics.json").exists());
+    let args = ["run", &config, "--out", &out, "--checkpoint-every", "0"];
+    assert!(killed(&args, &scene.path("cut"), Duration::ZERO), "the run was over before it was killed");
     assert_eq!(run("cut", &["--resume"]).status.code(), Some(0));
     for file in ["samples.safetensors", "trace.jsonl", "metrics.json"] {
         let of = |run: &str| fs::read(scene.path(run).join(file)).unwrap();
         assert!(of("whole") == of("cut"), "{file} differs");
     }
-}
-
-#[test]
-fn demonstrations_show_all_tasks() {
-    let scene = Scene::new();
-    let out = scene.text("demo");
-    let output = daps(&["demo", "discrete", "--out", &out, "--samples", "2"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let said = text(&output.stdout);
-    assert!(["inpainting", "XOR", "AND"].iter().all(|task| said.contains(task)), "{said}");
-    assert!(scene.path("demo/demo.png").exists() && scene.path("demo/report.html").exists());
 }
 
 /// Two bundled digits as an IDX file, with the right label of one and a wrong label of the other.

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod common;
+mod demo;
 mod discrete;
 mod experiment;
 mod solve;

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use daps::core::candle::{Device, Tensor};
 use daps::priors::{NetworkConfig, NetworkPrior};
 use serde_json::Value;
 
-use crate::common::{daps, solved, text};
+use crate::common::{daps, killed, solved, text};
 
 /// Exit code 2, one sentence (beside notes), and no output directory.
 fn refused(args: &[&str], out: &Path, says: &str) {
@@ -151,6 +151,8 @@ fn folders_are_solved_and_batches_change_nothing() {
     fs::create_dir(scene.path("in")).unwrap();
     scene.picture("in/b.png", 16);
     scene.picture("in/a.bmp", 20);
+    // Its folder must not be where the report goes.
+    scene.picture("in/report.html.bmp", 16);
     fs::write(scene.path("in/notes.txt"), "not a picture").unwrap();
     let input = scene.text("in");
     let run = |out: &str, batch: &str| {
@@ -169,6 +171,35 @@ fn folders_are_solved_and_batches_change_nothing() {
     assert_eq!(read("whole"), read("parts"));
     assert_eq!(whole["measurements"][0]["name"], "a");
     assert!(scene.path("whole/a/mean.png").is_file() && scene.path("whole/b/samples/02.png").is_file());
+    assert!(scene.path("whole/report.html").is_file() && scene.path("whole/report.html+/mean.png").is_file());
+}
+
+/// A file behind `--kernel` is the blur's kernel, as behind `--kernel-file`; a name is the kernel that draws.
+#[test]
+fn a_blur_takes_its_kernel_from_a_file() {
+    let scene = Scene::new();
+    let (prior, image) = (scene.gaussian(), scene.picture("a.png", 16));
+    let kernel = scene.text("k.png");
+    image::GrayImage::from_fn(3, 3, |x, y| image::Luma([(40 * (x + y)) as u8 + 20])).save(&kernel).unwrap();
+    let command =
+        ["solve", "--task", "motion-blur", "--image", &image, "--prior", &prior, "--shape", "1,16,16"];
+    let rest = ["--preset", "fast", "--budget", "6", "--samples", "1", "--json"];
+    let run = |out: &str, more: &[&str]| {
+        let path = scene.text(out);
+        solved(&[&command[..], &rest, &["--out", &path], more].concat());
+        fs::read(scene.path(out).join("config.toml")).unwrap()
+    };
+    let config = run("file", &["--kernel-file", &kernel]);
+    assert!(text(&config).contains("operator = \"blur\"") && text(&config).contains("k.png"));
+    assert_eq!(run("kernel", &["--kernel", &kernel]), config);
+    assert_eq!(run("both", &["--kernel-file", &kernel, "--kernel", "exact"]), config);
+    let refuse = |more: &[&str], says: &str| {
+        let out = scene.text("out");
+        refused(&[&command[..], &["--out", &out], more].concat(), Path::new(&out), says);
+    };
+    refuse(&["--kernel", "no.png"], "no.png: no such file");
+    refuse(&["--kernel", "langevn"], "unknown kernel 'langevn'");
+    refuse(&["--kernel", &kernel, "--kernel-file", &kernel], "leave one out");
 }
 
 #[test]
@@ -189,26 +220,18 @@ fn a_killed_solve_resumes_to_the_same_bytes() {
     let words = command(&whole);
     assert!(daps(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
     let mut interrupted = 0;
-    for milliseconds in [40, 120, 300, 700] {
+    for milliseconds in [0, 100, 250, 500] {
         let out = scene.text(&format!("killed-{milliseconds}"));
         let mut words = command(&out);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))
-            .args(&words)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        interrupted += usize::from(!Path::new(&out).join("metrics.json").exists());
+        let args: Vec<&str> = words.iter().map(String::as_str).collect();
+        interrupted += usize::from(killed(&args, Path::new(&out), Duration::from_millis(milliseconds)));
         words.push("--resume".into());
         let output = daps(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(read(Path::new(&out)) == read(Path::new(&whole)), "killed after {milliseconds} ms");
         assert!(!Path::new(&out).join("checkpoint.safetensors").exists());
     }
-    assert!(interrupted > 0, "no run was killed before its end");
+    assert!(interrupted > 0, "no run was killed between its first checkpoint and its end");
     // A picture that has changed since is noticed.
     image::RgbImage::from_pixel(16, 16, image::Rgb([9, 99, 199])).save(scene.path("a.png")).unwrap();
     let mut words = command(&whole);
@@ -269,6 +292,7 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     );
     check("hdr", &["--image", &image, "--noise", "-1"], "task.noise: expected a positive finite number");
     check("hdr", &["--image", &image, "--samples", "0"], "samples: expected at least 1");
+    check("hdr", &["--image", &image, "--samples", "100001"], "samples: expected at most 100000");
     check("hdr", &["--image", &image, "--set", "nonsense"], "--set: expected KEY=VALUE");
     check("inpaint_box", &["--image", &image, "--mask", &scene.text("no.png")], "no.png: no such file");
     refused(
@@ -283,6 +307,8 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     let taken = scene.text("taken");
     let command = ["solve", "--task", "hdr", "--prior", &prior, "--image", &image, "--out"];
     refused(&[&command[..], &[&taken]].concat(), Path::new(&out), "already exists and is not empty");
+    let resumed = [&command[..], &[taken.as_str(), "--resume"]].concat();
+    refused(&resumed, Path::new(&out), "is not empty and holds no run to resume");
     assert_eq!(fs::read_dir(scene.path("taken")).unwrap().count(), 1);
     refused(
         &[&command[..], &[&format!("{kept}/below")]].concat(),

@@ -103,7 +103,10 @@ fn a_killed_training_resumes_to_the_same_bits() {
     let exported = daps(&["export", out_text, "--out", prior.to_str().unwrap()]);
     assert!(exported.status.success(), "{}", text(&exported.stderr));
     let card = fs::read_to_string(dir.path().join("prior/README.md")).unwrap();
-    for part in ["# tiny", "2400, in batches of 8", "| 0.05 | ", "| 5 | ", "![samples](samples.png)"] {
+    let measured = "(measured on the training images)";
+    for part in
+        ["# tiny", "2400, in batches of 8", measured, "| 0.05 | ", "| 5 | ", "![samples](samples.png)"]
+    {
         assert!(card.contains(part), "{part} in {card}");
     }
     assert!(dir.path().join("prior/samples.png").is_file());
@@ -158,8 +161,8 @@ fn ctrl_c_ends_with_a_checkpoint_of_the_last_step() {
     let config = setting(dir.path(), &endless);
     let out = dir.path().join("run");
     let child = Command::new(env!("CARGO_BIN_EXE_daps"))
-        .args(["train", "--config", &config, "--out", out.to_str().unwrap(), "--json"])
-        .stderr(Stdio::null())
+        .args(["train", "--config", &config, "--out", out.to_str().unwrap(), "--until", "70000000", "--json"])
+        .stderr(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -167,6 +170,7 @@ fn ctrl_c_ends_with_a_checkpoint_of_the_last_step() {
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130));
+    assert!(text(&output.stderr).trim().ends_with(" --until 70000000 --resume"), "{output:?}");
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let images = summary["images"].as_u64().unwrap();
     assert!(images > 0 && summary["finished"] == false, "{summary}");
@@ -201,8 +205,18 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
     }
     let config = setting(dir.path(), CONFIG);
     let refused = daps(&["--config", &config, "--out", out_text, "--resume"]);
-    assert!(text(&refused.stderr).contains("no such run to resume"), "{refused:?}");
+    assert!(text(&refused.stderr).contains("holds no training run to resume"), "{refused:?}");
+    // Someone's own files are left alone.
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("mine.txt"), "keep me").unwrap();
+    let refused = daps(&["--config", &config, "--out", out_text, "--resume"]);
+    assert!(text(&refused.stderr).contains("holds no training run to resume"), "{refused:?}");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    fs::remove_dir_all(&out).unwrap();
     assert!(daps(&["--config", &config, "--out", out_text, "--until", "16"]).status.success());
+    // There is no loss to tell of when nothing is left to do.
+    let over = daps(&["--config", &config, "--out", out_text, "--until", "8", "--resume"]);
+    assert!(over.status.success() && !text(&over.stdout).contains("NaN"), "{over:?}");
     let again = daps(&["--config", &config, "--out", out_text]);
     assert!(text(&again.stderr).contains("already holds a training run"), "{again:?}");
     let other = setting(dir.path(), &CONFIG.replace("batch = 8", "batch = 9"));
