@@ -263,7 +263,7 @@ impl Preset {
         Ok(match kernel {
             "langevin" => KernelConfig::Langevin(Langevin { steps, step_size }),
             "replay" => KernelConfig::Replay(Replay { steps, step_size }),
-            "metropolis" => KernelConfig::Metropolis(Metropolis { steps: 1000, step_size, blocks: 1 }),
+            "metropolis" => KernelConfig::Metropolis(Metropolis { step_size, ..Metropolis::default() }),
             "hmc" => {
                 let (steps, eta0, delta, momentum) = task.hmc;
                 KernelConfig::Hmc(Hmc { steps, step_size: decay(eta0, delta), momentum })

@@ -115,7 +115,10 @@ fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
     let mut all = vec![
         ("langevin", daps(KernelConfig::Langevin(Langevin { steps: 4, step_size: step() }))),
         ("hmc", daps(KernelConfig::Hmc(Hmc { steps: 4, step_size: step(), momentum: 0.5 }))),
-        ("metropolis", daps(KernelConfig::Metropolis(Metropolis { steps: 6, step_size: step(), blocks: 2 }))),
+        (
+            "metropolis",
+            daps(KernelConfig::Metropolis(Metropolis { steps: 6, warmup: 3, step_size: step(), blocks: 2 })),
+        ),
         ("mala", daps(KernelConfig::Mala(Mala { steps: 4, warmup: 4, c: 1.0 }))),
         ("underdamped", daps(KernelConfig::Underdamped(Underdamped { steps: 12, time_step: 1.2 }))),
     ];

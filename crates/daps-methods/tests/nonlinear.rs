@@ -71,8 +71,15 @@ fn mala_and_metropolis_draw_the_toys_conditional() {
     assert!((0.4..0.75).contains(&accepted), "{accepted}");
     for blocks in [1, 2] {
         let step_size = StepSize::decay(0.05);
-        let walk = KernelConfig::Metropolis(Metropolis { steps: 400, step_size, blocks });
+        let walk = KernelConfig::Metropolis(Metropolis { steps: 400, warmup: 0, step_size, blocks });
         check("metropolis", walk, &likelihood, [0.3, 0.4], 0.25);
+        // From steps far too short or too long, the warm-up finds those that are accepted as often as they should be.
+        for eta0 in [1e-6, 50.0] {
+            let step_size = StepSize::decay(eta0);
+            let walk = KernelConfig::Metropolis(Metropolis { steps: 400, warmup: 200, step_size, blocks });
+            let accepted = check("adapted metropolis", walk, &likelihood, [0.3, 0.4], 0.25);
+            assert!((0.15..0.4).contains(&accepted), "{eta0}: {accepted}");
+        }
     }
 }
 

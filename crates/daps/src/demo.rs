@@ -10,9 +10,9 @@ use image::imageops::FilterType;
 use toml::Table;
 
 use crate::canvas::{self, Canvas, LETTER};
+use crate::measure::Truths;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
-use crate::run::Truths;
 use crate::task::{self, NOISE, TaskInfo};
 use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, load, prior};
 

@@ -11,6 +11,7 @@ pub mod experiment;
 pub mod files;
 pub mod fit;
 pub mod load;
+mod measure;
 mod output;
 pub mod picture;
 pub mod plot;

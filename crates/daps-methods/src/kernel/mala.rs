@@ -12,7 +12,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use super::metropolis::keep_accepted;
-use super::step_size::curvature;
+use super::step_size::{adapt, curvature};
 use super::{diverged_rows, smooth};
 use crate::checks::{check_positive, check_some};
 
@@ -153,9 +153,7 @@ impl Kernel for Mala {
                 let ratio = proposal.value[i] - point.value[i] + back[i] - there[i];
                 accept[i] = daps_core::open01(&mut streams[i / factors.factors]).ln() < ratio;
                 if j < self.warmup {
-                    // Robbins–Monro on ln c; a NaN ratio counts as refused.
-                    let rate = if ratio.is_nan() { 0.0 } else { ratio.exp().min(1.0) };
-                    c[i] *= (4.0 * (rate - BEST_ACCEPTANCE) / (1.0 + j as f64).powf(0.6)).exp();
+                    c[i] *= adapt(ratio, j, BEST_ACCEPTANCE);
                 } else {
                     accepted[i] += usize::from(accept[i]);
                 }

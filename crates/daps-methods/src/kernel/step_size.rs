@@ -44,6 +44,13 @@ pub enum DecayBy {
     Sigma,
 }
 
+/// The factor of a step's size after proposal `j` of a warm-up, accepted by `ratio` (in logs), so that the acceptance comes to
+/// `best`: Robbins and Monro's rule on the logarithm; a ratio that is NaN counts as refused.
+pub(super) fn adapt(ratio: f64, j: usize, best: f64) -> f64 {
+    let rate = if ratio.is_nan() { 0.0 } else { ratio.exp().min(1.0) };
+    (4.0 * (rate - best) / (1.0 + j as f64).powf(0.6)).exp()
+}
+
 /// δ of every preset but HMC's tuned ones.
 pub(crate) fn default_delta() -> f64 {
     0.01

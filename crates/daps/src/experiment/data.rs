@@ -7,7 +7,7 @@ use daps_core::real::{batched, to_f64};
 use daps_priors::training::{DataConfig, Dataset};
 
 use super::config::Source;
-use crate::run::Truths;
+use crate::measure::Truths;
 use crate::{Error, Result, bundled, files, load};
 
 /// The source that is inside the program.

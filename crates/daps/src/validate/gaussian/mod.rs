@@ -326,7 +326,7 @@ fn exact_daps(schedule: ScheduleRule, estimate: Estimate) -> Daps {
 fn kernels() -> Vec<(&'static str, KernelConfig)> {
     let step = || StepSize::Curvature { factor: 0.3 };
     let walk = |steps, blocks, eta0| {
-        KernelConfig::Metropolis(Metropolis { steps, step_size: StepSize::decay(eta0), blocks })
+        KernelConfig::Metropolis(Metropolis { steps, warmup: 0, step_size: StepSize::decay(eta0), blocks })
     };
     vec![
         ("exact", KernelConfig::Exact(Exact::default())),

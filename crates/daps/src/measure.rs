@@ -1,0 +1,146 @@
+//! What a run is to explain: a measurement from a file, or one of a truth that is known.
+
+use std::path::Path;
+
+use candle_core::{DType, Tensor};
+use daps_core::real::{check_finite, combine, from_f64, to_f64};
+use daps_core::{Address, Mismatch, Model, Noise, Operator, Purpose, Row};
+use daps_priors::Analytic;
+
+use crate::config::RunConfig;
+use crate::{Error, Result, load, task, tokens};
+
+/// Truths to be measured.
+#[derive(Clone)]
+pub(crate) struct Truths {
+    /// `[n, shape…]` in f64.
+    pub values: Tensor,
+    /// What each is called.
+    pub names: Vec<String>,
+    /// What each one's noise is addressed by.
+    pub numbers: Vec<u64>,
+}
+
+impl Truths {
+    /// Some of them.
+    pub fn select(&self, chosen: &[usize]) -> Result<Self> {
+        let index: Vec<u32> = chosen.iter().map(|&i| i as u32).collect();
+        let index = Tensor::new(index, &candle_core::Device::Cpu)?;
+        Ok(Self {
+            values: self.values.index_select(&index, 0)?,
+            names: chosen.iter().map(|&i| self.names[i].clone()).collect(),
+            numbers: chosen.iter().map(|&i| self.numbers[i]).collect(),
+        })
+    }
+}
+
+/// The truth, where it is known, and the measurement.
+pub(crate) struct Measured {
+    pub truth: Option<Tensor>,
+    pub y: Tensor,
+    pub names: Vec<String>,
+    pub numbers: Vec<u64>,
+    pub notes: Vec<String>,
+}
+
+/// Reads the measurement of a configuration, or measures the truth that it names or the prior draws.
+pub(crate) fn measure(
+    config: &RunConfig,
+    model: &Model,
+    analytic: Option<&dyn Analytic>,
+    operator: &dyn Operator,
+    base: &Path,
+) -> Result<Measured> {
+    let given = &config.task;
+    if let Some(path) = &given.measurement {
+        let path = base.join(path);
+        let array = daps_files::is_array(&path);
+        if !array && path.exists() && !task::is_measured_as_picture(&given.operator) {
+            let what =
+                format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
+            return Err(Error::content(&path, what));
+        }
+        let load::Batch { values, names, notes } =
+            load::batch(&path, operator.output_shape(), "y", load::Meaning::Measurement)?;
+        check_finite("measurement", &values)?;
+        let values = match model {
+            Model::Denoiser(_) => values,
+            Model::Tokens(model) => {
+                tokens::measured(&values, model.corruption().symbols(), operator, !array)?
+            }
+        };
+        let numbers = (0..names.len() as u64).collect();
+        return Ok(Measured { truth: None, y: values, names, numbers, notes });
+    }
+    let (truth, names, notes) = match &given.truth {
+        Some(path) => {
+            let path = base.join(path);
+            let meaning = match model {
+                Model::Denoiser(_) => load::Meaning::Pictures,
+                Model::Tokens(_) => load::Meaning::Tokens,
+            };
+            let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", meaning)?;
+            let values = match model {
+                Model::Tokens(model) if daps_files::is_array(&path) => {
+                    let symbols = model.corruption().symbols();
+                    tokens::values(&tokens::of_array(&values, symbols)?, symbols)?
+                }
+                _ => values,
+            };
+            (values, names, notes)
+        }
+        None => {
+            let Some(prior) = analytic else {
+                let what =
+                    "task: expected a truth or a measurement; only a closed-form prior can draw one itself";
+                return Err(Error::Config(what.into()));
+            };
+            let numbers: Vec<u64> = (0..given.measurements as u64).collect();
+            let noise = measurement_noise(config.seed, &numbers);
+            let truth = prior.draw(&noise, Address::new(0, Purpose::Instance, 0))?;
+            (truth, (0..given.measurements).map(|i| format!("draw-{i:03}")).collect(), vec![])
+        }
+    };
+    let numbers = (0..names.len() as u64).collect();
+    let measured = measured(config, model, operator, Truths { values: truth, names, numbers })?;
+    Ok(Measured { notes: [notes, measured.notes].concat(), ..measured })
+}
+
+/// A measurement with zeros where it says nothing: a painted hole is no answer, and noise there is no misfit.
+pub(crate) fn only_visible(y: &Tensor, operator: &dyn Operator) -> Result<Tensor> {
+    let Some(visible) = operator.visible() else { return Ok(y.clone()) };
+    let n = y.elem_count() / y.dims()[0].max(1);
+    let keep = |(k, v): (usize, f64)| {
+        let row = if visible.len() == 1 { 0 } else { k / n };
+        if visible[row][k % n] { v } else { 0.0 }
+    };
+    Ok(from_f64(to_f64(y)?.into_iter().enumerate().map(keep).collect(), y.dims(), y.dtype())?)
+}
+
+/// Measures truths.
+pub(crate) fn measured(
+    config: &RunConfig,
+    model: &Model,
+    operator: &dyn Operator,
+    truths: Truths,
+) -> Result<Measured> {
+    let Truths { values, names, numbers } = truths;
+    check_finite("truth", &values)?;
+    let noise = measurement_noise(config.seed, &numbers);
+    let at = Address::new(0, Purpose::Measurement, 0);
+    if let Model::Tokens(model) = model {
+        let symbols = model.corruption().symbols();
+        let (x0, off) = tokens::tokens(&values, symbols)?;
+        let y = Mismatch::measure(operator, &x0, (symbols, config.task.noise), &noise, at)?;
+        let note = format!("pictures were cut to the {symbols} grey values of the prior's alphabet");
+        let notes = if off { vec![note] } else { vec![] };
+        return Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y, names, numbers, notes });
+    }
+    let z = noise.normal(at, operator.output_shape(), DType::F64)?;
+    let y = combine(&[(&[1.0], &operator.apply(&values)?), (&[config.task.noise], &z)])?;
+    Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] })
+}
+
+fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {
+    Noise::new(seed, numbers.iter().map(|&measurement| Row { measurement, chain: 0 }).collect())
+}
