@@ -223,7 +223,7 @@ mod tests {
         });
         let nested = AtomicUsize::new(0);
         pool.install(|| {
-            par::for_each(5, |_| par::for_each(4, |_| _ = nested.fetch_add(1, Ordering::Relaxed)))
+            par::for_each(5, |_| par::for_each(4, |_| _ = nested.fetch_add(1, Ordering::Relaxed)));
         });
         assert_eq!(nested.into_inner(), 20);
     }
