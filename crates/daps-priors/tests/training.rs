@@ -172,6 +172,22 @@ fn training_goes_on_from_exported_weights() {
         trainer.save(path).unwrap();
     }
     assert_eq!(bits(&a), bits(&b));
+    // The first version counted steps instead of listing runs: its checkpoints go on to the same bits too.
+    let bytes = std::fs::read(&cut).unwrap();
+    let old = |text: &[u8], new: &[u8]| {
+        let at = bytes.windows(text.len()).position(|w| w == text).unwrap();
+        [&bytes[..at], new, &bytes[at + text.len()..]].concat()
+    };
+    let (listed, counted) = (br#"\"earlier\":[42]"#, br#"\"first\"     :7"#);
+    std::fs::write(&cut, old(listed, counted)).unwrap();
+    let mut older = trainer();
+    older.resume(&cut).unwrap();
+    assert_eq!(older.earlier_runs(), [42]);
+    (0..3).for_each(|_| {
+        older.advance().unwrap();
+    });
+    older.save(&b).unwrap();
+    assert_eq!(bits(&a), bits(&b));
     // The file of a run that began so tells of all runs before it.
     exported(&third, &file);
     let mut fourth = trainer();

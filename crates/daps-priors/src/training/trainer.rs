@@ -42,6 +42,9 @@ struct Mark {
     step: u64,
     #[serde(default)]
     earlier: Vec<u64>,
+    /// How the first version with `--start` counted them: steps before this run.
+    #[serde(default, skip_serializing)]
+    first: u64,
     seconds: f64,
     /// The configuration without what does not change the weights.
     config: String,
@@ -276,6 +279,7 @@ impl Trainer {
         let mark = Mark {
             step: self.step,
             earlier: self.earlier.clone(),
+            first: 0,
             seconds: self.seconds,
             config: fixed_part(&self.config)?,
             data: self.data.checksum.clone(),
@@ -311,6 +315,9 @@ impl Trainer {
             .collect();
         self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
         (self.step, self.earlier, self.seconds) = (mark.step, mark.earlier, mark.seconds);
+        if self.earlier.is_empty() && mark.first > 0 {
+            self.earlier = vec![mark.first * self.config.batch as u64];
+        }
         Ok(())
     }
 }
