@@ -271,7 +271,12 @@ impl Gaussian {
 
     /// A(x) - y.
     pub fn residual(&self, x: &Tensor) -> Result<Tensor> {
-        combine(&[(&[1.0], &self.operator.apply(x)?), (&[-1.0], &self.y)])
+        self.residual_of(&self.operator.apply(x)?)
+    }
+
+    /// A(x) - y, given A(x).
+    pub fn residual_of(&self, seen: &Tensor) -> Result<Tensor> {
+        combine(&[(&[1.0], seen), (&[-1.0], &self.y)])
     }
 
     /// -‖residual‖²/(2β²) for every row and, within a row, for each of `factors` slices.
@@ -289,10 +294,6 @@ impl Gaussian {
                 Ok(dot_rows(&r, &weighed)?.iter().map(|s| -0.5 * s).collect())
             }
         }
-    }
-
-    fn gradient_of_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.differentiable()?.vjp(x, &self.scale(residual, -1.0, -2)?)
     }
 
     fn differentiable(&self) -> Result<&dyn Differentiable> {
@@ -347,24 +348,30 @@ impl Likelihood for Gaussian {
 impl Smooth for Gaussian {
     fn gradient(&self, x: &Tensor) -> Result<Tensor> {
         let Beta::Rows(beta) = &self.beta else {
-            return self.gradient_of_residual(x, &self.residual(x)?);
+            let pull = &mut |seen: &Tensor| self.scale(&self.residual_of(seen)?, -1.0, -2);
+            return self.differentiable()?.vjp_of(x, pull);
         };
         // (y - A(x))/β² in one pass.
         let (minus, plus): (Vec<f64>, Vec<f64>) = beta.iter().map(|b| (-b.powi(-2), b.powi(-2))).unzip();
-        self.differentiable()?.vjp(x, &combine(&[(&minus, &self.operator.apply(x)?), (&plus, &self.y)])?)
+        self.differentiable()?.vjp_of(x, &mut |seen| combine(&[(&minus, seen), (&plus, &self.y)]))
     }
 
     fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)> {
-        let residual = self.residual(x)?;
-        let value = self.log_prob_of_residual(&residual, self.factors())?;
-        Ok((value, self.gradient_of_residual(x, &residual)?))
+        let mut value = vec![];
+        let gradient = self.differentiable()?.vjp_of(x, &mut |seen| {
+            let residual = self.residual_of(seen)?;
+            value = self.log_prob_of_residual(&residual, self.factors())?;
+            self.scale(&residual, -1.0, -2)
+        })?;
+        Ok((value, gradient))
     }
 
     fn curvature(&self) -> Vec<f64> {
-        let bound =
-            self.operator.as_differentiable().map_or(f64::INFINITY, Differentiable::lipschitz_squared);
+        let map = self.operator.as_differentiable();
+        let bound = map.map_or_else(|| vec![f64::INFINITY], Differentiable::lipschitz_squared);
         let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
-        precision.iter().map(|p| p * bound).collect()
+        let rows = bound.len().max(precision.len());
+        (0..rows).map(|row| pick(&precision, row) * pick(&bound, row)).collect()
     }
 
     /// The norm of Jᵀβ⁻²J at x by power iteration, J by differences, and not more than the bound.

@@ -40,6 +40,10 @@ pub enum Purpose {
     Perturbation = 10,
     /// Random directions of a sliced metric.
     Slices = 11,
+    /// Where a kernel's chain starts.
+    Start = 12,
+    /// Noise that a method adds to a measurement on its way through the levels.
+    Diffusion = 13,
 }
 
 /// Where a draw stands within a row's randomness.

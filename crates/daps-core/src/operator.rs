@@ -79,8 +79,14 @@ pub trait Differentiable: Operator {
     /// J(x)ᵀ r, where J is the Jacobian of `apply` at x.
     fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor>;
 
-    /// An upper bound of ‖J(x)‖² over all x and all rows, for step sizes.
-    fn lipschitz_squared(&self) -> f64;
+    /// J(x)ᵀ f(A(x)), the gradient of a function of the measurement at x: what [`Differentiable::vjp`] makes of
+    /// [`Operator::apply`], for operators whose two halves share work.
+    fn vjp_of(&self, x: &Tensor, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        self.vjp(x, &f(&self.apply(x)?)?)
+    }
+
+    /// An upper bound of ‖J(x)‖² over all x, one entry for all rows or one per row, for step sizes.
+    fn lipschitz_squared(&self) -> Vec<f64>;
 
     /// Whether that bound lies far above ‖J(x)‖² at most x, so that it pays to look there.
     fn bound_is_loose(&self) -> bool {
@@ -98,8 +104,8 @@ pub trait Linear: Operator {
         self.adjoint(&self.apply(x)?)
     }
 
-    /// An upper bound of ‖A‖² over all rows; need not be tight, but should be within a factor of two.
-    fn norm_squared(&self) -> f64;
+    /// An upper bound of ‖A‖², one entry for all rows or one per row; need not be tight, but should be within a factor of two.
+    fn norm_squared(&self) -> Vec<f64>;
 
     /// The entries of A where it is a diagonal matrix, `[1 or rows][values]`.
     fn diagonal(&self) -> Option<&[Vec<f64>]> {
@@ -107,8 +113,12 @@ pub trait Linear: Operator {
     }
 
     /// A cheap symmetric positive approximation of f(AᵀA), for preconditioning: applies v ↦ f(AᵀA) v approximately,
-    /// given f on eigenvalues. `None` if the operator knows no such approximation.
-    fn approx_spectral_map(&self, _f: &(dyn Fn(f64) -> f64 + Sync), _v: &Tensor) -> Option<Result<Tensor>> {
+    /// given f(row, eigenvalue). `None` if the operator knows no such approximation.
+    fn approx_spectral_map(
+        &self,
+        _f: &(dyn Fn(usize, f64) -> f64 + Sync),
+        _v: &Tensor,
+    ) -> Option<Result<Tensor>> {
         None
     }
 }

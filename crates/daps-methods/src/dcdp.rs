@@ -60,11 +60,12 @@ impl Dcdp {
     /// Momentum steps on ½‖A(x) - y‖².
     fn descend(&self, likelihood: &Gaussian, x: &Tensor) -> Result<Tensor> {
         let map = differentiable("dcdp", likelihood)?;
-        let eta: Vec<f64> =
-            likelihood.with_beta(1.0).curvature_at(x)?.iter().map(|norm| -self.rate / norm).collect();
+        // A row that sees nothing has no gradient to follow, at any rate.
+        let eta = |norm: f64| -self.rate / if norm > 0.0 { norm } else { 1.0 };
+        let eta: Vec<f64> = likelihood.with_beta(1.0).curvature_at(x)?.into_iter().map(eta).collect();
         let (mut x, mut b) = (x.clone(), x.zeros_like()?);
         for _ in 0..self.steps {
-            let gradient = map.vjp(&x, &likelihood.residual(&x)?)?;
+            let gradient = map.vjp_of(&x, &mut |seen| likelihood.residual_of(seen))?;
             b = combine(&[(&[self.momentum], &b), (&[1.0], &gradient)])?;
             x = combine(&[(&[1.0], &x), (&eta, &b)])?;
         }

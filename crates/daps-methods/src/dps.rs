@@ -89,11 +89,13 @@ impl Dps {
             Guidance::Likelihood { .. } => likelihood.gradient(x0),
             Guidance::Norm { .. } => {
                 let gaussian = gaussian(likelihood)?;
-                let r = gaussian.residual(x0)?;
                 // -∇‖r‖ = -Jᵀ r / ‖r‖; at r = 0 there is nothing to pull towards.
                 let inverse = |s: &f64| if *s > 0.0 { -1.0 / s.sqrt() } else { 0.0 };
-                let scale: Vec<f64> = dot_rows(&r, &r)?.iter().map(inverse).collect();
-                differentiable("dps", gaussian)?.vjp(x0, &combine(&[(&scale, &r)])?)
+                differentiable("dps", gaussian)?.vjp_of(x0, &mut |seen| {
+                    let r = gaussian.residual_of(seen)?;
+                    let scale: Vec<f64> = dot_rows(&r, &r)?.iter().map(inverse).collect();
+                    combine(&[(&scale, &r)])
+                })
             }
         }
     }

@@ -110,8 +110,7 @@ impl Method for FpsSmc {
             let spread = self.fresh.sqrt() * step.next;
             let at = |purpose| Address::new(step.index, purpose, 0);
             // The measurement at the next level.
-            let drift =
-                combine(&[(&[keep], state.memory(1)?), (&[spread], &seen(at(Purpose::Measurement))?)])?;
+            let drift = combine(&[(&[keep], state.memory(1)?), (&[spread], &seen(at(Purpose::Diffusion))?)])?;
             let y = repeat(&single.u_t(&combine(&[(&[1.0], &y), (&[1.0], &drift)])?)?, count)?;
             // The step of every particle, and how well each foresees that measurement.
             let x = state.memory(0)?.reshape(flat.as_slice())?;

@@ -305,6 +305,13 @@ mod tests {
         assert!(Preset::Paper.daps("hdr", Some("7k"), "hmc").is_err());
     }
 
+    /// What `kernel = "hmc"` means without a preset.
+    #[test]
+    fn the_default_of_hmc_is_the_papers_for_super_resolution() {
+        let tuned = Preset::Paper.daps("super_resolution", None, "hmc").unwrap().kernel;
+        assert_eq!(KernelConfig::Hmc(Hmc::default()), tuned);
+    }
+
     #[test]
     fn our_presets_draw_exactly_where_that_is_possible() {
         for preset in [Preset::Fast, Preset::Best] {

@@ -3,6 +3,7 @@
 //! Moore 1920, Penrose 1955: x = V S⁺ Uᵀ y, where singular values below `cutoff` times the largest count as zero. An operator
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
+use daps_core::real::pick;
 use daps_core::{Covariance, Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
@@ -56,16 +57,23 @@ impl Method for PseudoInverse {
             state.x_t = match likelihood.operator().as_spectral() {
                 Some(operator) => {
                     let y = operator.u_t(&likelihood.y().to_dtype(model.dtype())?)?;
-                    let largest = operator.singular().iter().flatten().copied().fold(0.0, f64::max);
-                    let invert = |_, s: f64, [y]: [f64; 1]| {
-                        if s > 0.0 && s >= self.cutoff * largest { y / s } else { 0.0 }
+                    // Each row's own, so that no answer depends on its neighbours in the batch.
+                    let largest = |s: &Vec<f64>| s.iter().copied().fold(0.0, f64::max);
+                    let least: Vec<f64> =
+                        operator.singular().iter().map(|s| self.cutoff * largest(s)).collect();
+                    let invert = |row, s: f64, [y]: [f64; 1]| {
+                        if s > 0.0 && s >= pick(&least, row) { y / s } else { 0.0 }
                     };
                     operator.v(&modes::map(operator, [&y], invert)?)?
                 }
                 None => {
-                    let norm = likelihood.operator().as_linear().map_or(1.0, Linear::norm_squared);
+                    let linear = likelihood.operator().as_linear();
+                    let norms = linear.map_or_else(|| vec![1.0], Linear::norm_squared);
+                    // A row that sees nothing is damped by any number.
+                    let wide =
+                        |norm: &f64| 1.0 / (self.cutoff.powi(2) * if *norm > 0.0 { *norm } else { 1.0 });
+                    let wide = Covariance::Scalar(norms.iter().map(wide).collect());
                     let exact = Exact { max_iterations: 10_000, ..Exact::default() };
-                    let wide = Covariance::Scalar(vec![1.0 / (self.cutoff.powi(2) * norm)]);
                     exact.mean(&state.x_t, &wide, &likelihood.with_beta(1.0), step)?.0
                 }
             };

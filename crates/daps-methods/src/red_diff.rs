@@ -54,7 +54,8 @@ fn measured(likelihood: &Gaussian) -> Vec<f64> {
 /// ∇ ½‖A(μ) - y‖²/m.
 fn misfit_gradient(likelihood: &Gaussian, mu: &Tensor, measured: &[f64]) -> Result<Tensor> {
     let scale: Vec<f64> = measured.iter().map(|m| 1.0 / m).collect();
-    differentiable("red_diff", likelihood)?.vjp(mu, &combine(&[(&scale, &likelihood.residual(mu)?)])?)
+    differentiable("red_diff", likelihood)?
+        .vjp_of(mu, &mut |seen| combine(&[(&scale, &likelihood.residual_of(seen)?)]))
 }
 
 /// rate · m̂/(√v̂ + ε), elementwise.

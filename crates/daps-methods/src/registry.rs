@@ -242,6 +242,9 @@ fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
     let preset = text(name, &mut table, "preset")?;
     let budget = text(name, &mut table, "budget")?;
     let mut base = DiscreteDaps::preset(preset.as_deref().unwrap_or("best"))?;
+    if budget.is_some() && table.contains_key("schedule") {
+        return Err(void_budget(name));
+    }
     if let Some(levels) = budget {
         let wrong = || Error::invalid("discrete_daps.budget", "a number of levels from 2", &levels);
         base = base.with_levels(levels.parse().ok().filter(|n| *n > 1).ok_or_else(wrong)?);
@@ -259,36 +262,60 @@ fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
 }
 
 /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
-/// among its settings, and `schedule`, `estimate`, `beta` or a kernel table replace a part of it.
+/// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it.
 fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
     let mut table = table.clone();
     let preset = text("daps", &mut table, "preset")?;
     let budget = text("daps", &mut table, "budget")?;
-    let named = match table.get("kernel") {
-        Some(toml::Value::String(_)) => text("daps", &mut table, "kernel")?,
-        _ => None,
-    };
-    let daps: Daps = match preset {
-        None if table.contains_key("schedule") && table.contains_key("estimate") => {
+    let (kind, kernel) = kernel_of(&mut table)?;
+    let (schedule, estimate) = (table.contains_key("schedule"), table.contains_key("estimate"));
+    let mut complete = match preset {
+        None if schedule && estimate => {
             if budget.is_some() {
                 return Err(Error::invalid("daps.budget", "a preset beside it", "none"));
             }
-            if let Some(name) = named {
-                let kernel = crate::kernel::KernelConfig::named(&name)?;
-                table.insert("kernel".into(), to_value(&kernel)?);
+            let mut base = Table::new();
+            if let Some(kind) = kind {
+                base.insert("kernel".into(), to_value(&crate::kernel::KernelConfig::named(&kind)?)?);
             }
-            read("daps", &table)?
+            base
         }
         preset => {
             let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
-            let base = preset.settings(task, budget.as_deref(), named.as_deref())?;
-            let mut complete = to_table(&base)?;
-            complete.extend(table);
-            read("daps", &complete)?
+            // The budgets of the paper count the ODE's steps too, which an estimate holds.
+            if budget.is_some() && schedule && (estimate || preset.is_ours()) {
+                return Err(void_budget("daps"));
+            }
+            to_table(&preset.settings(task, budget.as_deref(), kind.as_deref())?)?
         }
     };
+    complete.extend(table);
+    if let Some(toml::Value::Table(base)) = complete.get_mut("kernel") {
+        base.extend(kernel);
+    }
+    let daps: Daps = read("daps", &complete)?;
     daps.check_settings()?;
     Ok(daps)
+}
+
+/// The kind of a kernel that is given by its name or as a table, and the table's other settings. What a preset chooses by the
+/// kind is the same either way.
+fn kernel_of(table: &mut Table) -> Result<(Option<String>, Table)> {
+    let mut settings = match table.remove("kernel") {
+        None => return Ok((None, Table::new())),
+        Some(toml::Value::String(kind)) => return Ok((Some(kind), Table::new())),
+        Some(toml::Value::Table(settings)) => settings,
+        Some(other) => return Err(Error::invalid("daps.kernel", "a name in quotes or a table", other)),
+    };
+    match text("daps.kernel", &mut settings, "kind")? {
+        None => Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
+        kind => Ok((kind, settings)),
+    }
+}
+
+/// A budget beside a schedule that leaves nothing for it to say.
+fn void_budget(method: &str) -> Error {
+    Error::invalid(format!("{method}.budget"), "no schedule beside it", "one that makes it void")
 }
 
 fn to_table(value: &impl serde::Serialize) -> Result<Table> {
@@ -398,5 +425,52 @@ mod tests {
         assert!(error("kernel = 'gibbs'").contains("unknown kernel 'gibbs'"));
         assert!(error("schedule = { rule = 'levels', sigmas = [1.0, 0.5] }").contains("last level of 0"));
         assert!(super::build("dsp", &Table::new(), "hdr").is_err());
+    }
+
+    /// Estimate and believed noise follow the kernel's kind, whichever way it is given.
+    #[test]
+    fn a_kernel_given_as_a_table_is_the_one_of_that_name_with_some_settings_replaced() {
+        let resolved = |preset: &str, kernel: &str, task: &str| {
+            let text = format!("preset = '{preset}'\nkernel = {kernel}");
+            resolve("daps", &text.parse().unwrap(), task).unwrap()
+        };
+        for (preset, kind, task) in [
+            ("fast", "exact", "hdr"),
+            ("fast", "underdamped", "super_resolution"),
+            ("best", "mala", "phase_retrieval"),
+            ("official", "metropolis", "super_resolution"),
+            ("paper", "hmc", "gaussian_blur"),
+        ] {
+            let by_name = resolved(preset, &format!("'{kind}'"), task);
+            let by_table = resolved(preset, &format!("{{ kind = '{kind}' }}"), task);
+            assert_eq!(by_table, by_name, "{preset}, {kind}, {task}");
+        }
+        let mut expected = resolved("official", "'hmc'", "hdr");
+        expected["kernel"]["steps"] = toml::Value::Integer(7);
+        assert_eq!(resolved("official", "{ kind = 'hmc', steps = 7 }", "hdr"), expected);
+        let error = build("daps", &"kernel = { steps = 7 }".parse().unwrap(), "hdr").err().unwrap();
+        assert_eq!(error.to_string(), "daps.kernel: expected a kind beside its settings, got none");
+    }
+
+    #[test]
+    fn a_budget_that_a_schedule_makes_void_is_refused() {
+        let schedule = "budget = '100'\nschedule = { rule = 'geometric', levels = 7 }\n";
+        let build = |method: &str, more: &str| {
+            build(method, &format!("{schedule}{more}").parse().unwrap(), "super_resolution")
+        };
+        let estimate = "estimate = { kind = 'gaussian', center = 'tweedie', spread = 'prior' }";
+        let spelled_out = format!("preset = 'paper'\n{estimate}");
+        for (method, more) in [
+            ("daps", "preset = 'fast'"),
+            ("daps", "preset = 'best'"),
+            ("daps", spelled_out.as_str()),
+            ("discrete_daps", ""),
+        ] {
+            let error = build(method, more).err().unwrap().to_string();
+            let expected = "budget: expected no schedule beside it, got one that makes it void";
+            assert_eq!(error, format!("{method}.{expected}"), "{more}");
+        }
+        // The paper's budgets also say how many steps the ODE takes.
+        assert_eq!(build("daps", "preset = 'paper'").unwrap().levels(), 7);
     }
 }

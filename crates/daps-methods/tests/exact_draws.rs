@@ -8,12 +8,12 @@ use daps_core::mixture::Mixture;
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, Beta, Conditional, Cosines, Covariance, Frequency, Gaussian, Noise, Operator, Purpose,
-    RowCovariance, Step, linear_measurement,
+    Row, RowCovariance, Step, linear_measurement,
 };
 use daps_methods::kernel::{Exact, KernelConfig, Langevin, Replay, StepSize, Underdamped, Way};
 use daps_metrics::moments::Moments;
 use daps_operators::registry::OPERATORS;
-use daps_operators::{Inpainting, box_mask};
+use daps_operators::{Hdr, Inpainting, box_mask};
 
 const DRAWS: usize = 20_000;
 /// Chance that one correct comparison fails.
@@ -197,6 +197,27 @@ fn the_hole_of_a_mask_is_ignored() {
         to_f64(&kernel.draw(&target, &Noise::chains(1, 50), &STEP).unwrap().0).unwrap()
     };
     assert_eq!(draw(0.0), draw(123.0));
+}
+
+/// A chain that left the finite numbers stays there, and its neighbour draws what it draws alone.
+#[test]
+fn a_mean_that_is_not_a_number_ends_neither_the_pixelwise_draw_nor_the_neighbour() {
+    let kernel = KernelConfig::Exact(Exact::default()).build().unwrap();
+    let draw = |rows: &[(u64, f64)]| {
+        let dims = [rows.len(), 6];
+        let mean = rows.iter().flat_map(|(_, mean)| [*mean; 6]).collect();
+        let mean = from_f64(mean, &dims, DType::F64).unwrap();
+        let y = from_f64(vec![0.9; 6 * rows.len()], &dims, DType::F64).unwrap();
+        let likelihood = Gaussian::new(Arc::new(Hdr::new(&[6], 2.0).unwrap()), y, 0.05).unwrap();
+        let covariance = Covariance::Scalar(vec![0.16]);
+        let approx = Approx::Gaussian { mean: mean.clone(), covariance, start: mean };
+        let target = Conditional { approx: &approx, likelihood: &likelihood };
+        let rows = rows.iter().map(|(chain, _)| Row { measurement: 0, chain: *chain }).collect();
+        to_f64(&kernel.draw(&target, &Noise::new(7, rows), &STEP).unwrap().0).unwrap()
+    };
+    let both = draw(&[(0, f64::NAN), (1, 0.4)]);
+    assert!(both[..6].iter().all(|v| v.is_nan()), "{both:?}");
+    assert_eq!(draw(&[(1, 0.4)]), both[6..]);
 }
 
 /// The replayed law, draw by draw: its mean and covariance equal those of the looped chain.

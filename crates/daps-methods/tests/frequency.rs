@@ -13,7 +13,7 @@ use daps_core::{
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig, Underdamped};
 use daps_metrics::moments::Moments;
-use daps_operators::{Inpainting, SuperResolution, box_mask, random_mask};
+use daps_operators::{Blur, Border, Inpainting, Kernel, SuperResolution, box_mask, random_mask};
 use daps_priors::GaussianMixture;
 
 const SHAPE: [usize; 3] = [1, 4, 6];
@@ -111,13 +111,27 @@ fn the_posterior_comes_out_at_any_number_of_levels() {
     }
 }
 
-/// Masks with and without holes and a noise level of their own for every row: each row alone has the bits of the batch.
+/// Masks with and without holes, or kernels with and without a decomposition and of different sums, and a noise level of their
+/// own for every row: each row alone has the bits of the batch.
 #[test]
 fn rows_do_not_depend_on_their_neighbours() {
     let masks: Vec<Tensor> = (0..4)
         .map(|s| if s % 2 == 0 { box_mask(4, 6, 4, 0, s) } else { random_mask(4, 6, 0.5, s) }.unwrap())
         .collect();
-    let operator = Arc::new(Inpainting::new(&SHAPE, &Tensor::cat(&masks, 0).unwrap()).unwrap());
+    let masked = Inpainting::new(&SHAPE, &Tensor::cat(&masks, 0).unwrap()).unwrap();
+    let kernels = [
+        [0.1, 0.2, 0.1, 0.1, 0.2, 0.1, 0.05, 0.1, 0.05],
+        [0.0, 0.4, 0.0, 0.5, 0.6, 0.2, 0.0, 0.3, 0.0],
+        [0.2, 0.0, 0.0, 0.0, 0.2, 0.05, 0.0, 0.0, 0.05],
+        [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0],
+    ];
+    let kernels = kernels.map(|values| Kernel::new(&values, 3, 3).unwrap());
+    let blurred = Blur::new(&SHAPE, &kernels, Border::Reflect).unwrap();
+    each_row_is_itself_alone(Arc::new(masked));
+    each_row_is_itself_alone(Arc::new(blurred));
+}
+
+fn each_row_is_itself_alone(operator: Arc<dyn Operator>) {
     let at = Address::new(0, Purpose::Instance, 0);
     let y = operator.apply(&Noise::chains(9, 4).normal(at, &SHAPE, DType::F64).unwrap()).unwrap();
     let likelihood = Gaussian::new(operator, y, Beta::Rows(vec![0.05, 0.1, 0.2, 0.3])).unwrap();
@@ -131,7 +145,8 @@ fn rows_do_not_depend_on_their_neighbours() {
         };
         let whole = sample(&[0, 1, 2, 3]);
         for row in 0..4 {
-            assert_eq!(sample(&[row]), whole[row * 24..(row + 1) * 24], "row {row}, {:?}", daps.kernel);
+            let what = format!("{}, row {row}, {:?}", likelihood.name(), daps.kernel);
+            assert_eq!(sample(&[row]), whole[row * 24..(row + 1) * 24], "{what}");
         }
     }
 }

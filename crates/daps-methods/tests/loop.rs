@@ -15,9 +15,9 @@ use daps_methods::kernel::{
 };
 use daps_methods::{
     Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, FpsSmc, Guidance, Harmonic, Hio, PnpDm, Preset,
-    RedDiff, Reverse, Tv,
+    PseudoInverse, RedDiff, Reverse, Tv, Wiener,
 };
-use daps_operators::{Inpainting, PhaseRetrieval, SuperResolution, random_mask};
+use daps_operators::{Blur, Border, Inpainting, Kernel, PhaseRetrieval, SuperResolution, random_mask};
 use daps_priors::GaussianMixture;
 
 #[test]
@@ -65,7 +65,27 @@ const BUDGET_OF: [(&str, usize); 4] = [("50", 25), ("100", 50), ("1k", 200), ("4
 
 const SHAPE: [usize; 3] = [2, 8, 8];
 
-/// Four measurements of an image prior, three chains each, with a mask of its own for every measurement.
+/// How the images are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// With a mask for every measurement.
+    Masks,
+    /// By the magnitudes of their spectra.
+    Phase,
+    /// With a kernel for every measurement.
+    Blurs,
+}
+
+/// Kernels of different sums, so that their blurs have different norms. Two are outer products, whose blurs have a decomposition
+/// when they are alone.
+fn kernels() -> [Kernel; 4] {
+    let outer = |sum: f64| [1.0, 2.0, 1.0, 2.0, 4.0, 2.0, 1.0, 2.0, 1.0].map(|v| v / 16.0 * sum);
+    let cross = [0.0, 0.4, 0.0, 0.5, 0.6, 0.2, 0.0, 0.3, 0.0];
+    let slanted = [0.2, 0.0, 0.0, 0.0, 0.2, 0.05, 0.0, 0.0, 0.05];
+    [outer(1.0), cross, slanted, outer(3.0)].map(|values| Kernel::new(&values, 3, 3).unwrap())
+}
+
+/// Four measurements of an image prior, three chains each, with noise of its own for every measurement.
 struct Setup {
     likelihood: Arc<dyn Likelihood>,
     prior: Arc<GaussianMixture>,
@@ -73,15 +93,17 @@ struct Setup {
 }
 
 impl Setup {
-    fn new(phase: bool) -> Self {
+    fn new(kind: Kind) -> Self {
         let prior = GaussianMixture::gaussian(&SHAPE, vec![0.1; 128], RowCovariance::Scalar(0.25)).unwrap();
         let noise = Noise::chains(9, 4);
         let truth = noise.normal(Address::new(0, Purpose::Instance, 0), &SHAPE, DType::F64).unwrap();
-        let operator: Arc<dyn daps_core::Operator> = if phase {
-            Arc::new(PhaseRetrieval::new(&SHAPE, 2.0).unwrap())
-        } else {
-            let masks: Vec<Tensor> = (0..4).map(|s| random_mask(8, 8, 0.6, s).unwrap()).collect();
-            Arc::new(Inpainting::new(&SHAPE, &Tensor::cat(&masks, 0).unwrap()).unwrap())
+        let operator: Arc<dyn daps_core::Operator> = match kind {
+            Kind::Phase => Arc::new(PhaseRetrieval::new(&SHAPE, 2.0).unwrap()),
+            Kind::Masks => {
+                let masks: Vec<Tensor> = (0..4).map(|s| random_mask(8, 8, 0.6, s).unwrap()).collect();
+                Arc::new(Inpainting::new(&SHAPE, &Tensor::cat(&masks, 0).unwrap()).unwrap())
+            }
+            Kind::Blurs => Arc::new(Blur::new(&SHAPE, &kernels(), Border::Reflect).unwrap()),
         };
         let y = operator.apply(&(truth * 0.5).unwrap()).unwrap();
         let betas = daps_core::Beta::Rows(vec![0.05, 0.1, 0.2, 0.3]);
@@ -105,13 +127,16 @@ impl Setup {
     }
 }
 
-fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
+/// Methods of at least five levels.
+fn methods(kind: Kind) -> Vec<(&'static str, Arc<dyn Method>)> {
     let schedule = ScheduleRule::Poly { levels: 5, max: 10.0, min: 0.1, rho: RHO };
     let ode = Estimate::Gaussian { center: Center::Ode(Ode::paper(3)), spread: Spread::Sigma };
+    let own = Estimate::Gaussian { center: Center::Tweedie, spread: Spread::Prior };
     let step = || StepSize::Curvature { factor: 0.5 };
-    let daps = |kernel| -> Arc<dyn Method> {
-        Arc::new(Daps { beta: None, schedule: schedule.clone(), estimate: ode.clone(), kernel })
+    let estimated = |estimate: &Estimate, kernel: KernelConfig| -> Arc<dyn Method> {
+        Arc::new(Daps { beta: None, schedule: schedule.clone(), estimate: estimate.clone(), kernel })
     };
+    let daps = |kernel: KernelConfig| estimated(&ode, kernel);
     let mut all = vec![
         ("langevin", daps(KernelConfig::Langevin(Langevin { steps: 4, step_size: step() }))),
         ("hmc", daps(KernelConfig::Hmc(Hmc { steps: 4, step_size: step(), momentum: 0.5 }))),
@@ -121,25 +146,38 @@ fn methods(phase: bool) -> Vec<(&'static str, Arc<dyn Method>)> {
         ),
         ("mala", daps(KernelConfig::Mala(Mala { steps: 4, warmup: 4, c: 1.0 }))),
         ("underdamped", daps(KernelConfig::Underdamped(Underdamped { steps: 12, time_step: 1.2 }))),
+        (
+            "the prior's spread, langevin",
+            estimated(&own, KernelConfig::Langevin(Langevin { steps: 4, step_size: step() })),
+        ),
     ];
     let guidance = Guidance::Likelihood { scale: 0.1 };
     all.push(("dps", Arc::new(Dps { schedule: schedule.clone(), dynamics: Dynamics::Sde, guidance })));
-    if !phase {
+    if kind == Kind::Masks {
         all.push(("replay", daps(KernelConfig::Replay(Replay { steps: 4, step_size: step() }))));
+    }
+    if kind != Kind::Phase {
         all.push(("exact", daps(KernelConfig::Exact(Exact::default()))));
-        let cg = Exact { way: Way::ConjugateGradient, ..Exact::default() };
-        all.push(("conjugate gradients", daps(KernelConfig::Exact(cg))));
+        all.push(("the prior's spread, exact", estimated(&own, KernelConfig::Exact(Exact::default()))));
+        let cg = KernelConfig::Exact(Exact { way: Way::ConjugateGradient, ..Exact::default() });
+        all.push(("conjugate gradients", daps(cg.clone())));
+        all.push(("the prior's spread, conjugate gradients", estimated(&own, cg)));
         let exact = KernelConfig::Exact(Exact::default());
         let draws = Estimate::Draws { count: 4 };
         let schedule = schedule.clone();
         all.push(("draws", Arc::new(Daps { beta: None, schedule, estimate: draws, kernel: exact })));
     }
-    all.extend(rivals(phase, &schedule));
+    all.extend(rivals(kind, &schedule));
     all
 }
 
-/// The other methods of at least five levels.
-fn rivals(phase: bool, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Method>)> {
+/// Methods of one level for linear operators.
+fn at_once() -> Vec<(&'static str, Arc<dyn Method>)> {
+    vec![("wiener", Arc::new(Wiener::default())), ("pseudo_inverse", Arc::new(PseudoInverse::default()))]
+}
+
+/// Those that are not DAPS or DPS.
+fn rivals(kind: Kind, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Method>)> {
     let schedule = || levels.clone();
     let reverse = Reverse { steps: 6, ..Reverse::default() };
     let dcdp = Dcdp { schedule: schedule(), steps: 3, ode: Ode::paper(3), ..Dcdp::default() };
@@ -151,13 +189,15 @@ fn rivals(phase: bool, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Meth
         ("dpnp", Arc::new(dpnp)),
         ("pnp_dm", Arc::new(PnpDm { iterations: 5, reverse, nonlinear: mala, ..PnpDm::default() })),
     ];
-    if phase {
-        all.push(("hio", Arc::new(Hio { iterations: 5, ..Hio::default() })));
-    } else {
+    if kind == Kind::Masks {
         all.push(("ddrm", Arc::new(Ddrm { schedule: schedule(), ..Ddrm::default() })));
         all.push(("ddnm", Arc::new(Ddnm { schedule: schedule(), ..Ddnm::default() })));
-        all.push(("diffpir", Arc::new(DiffPir { schedule: schedule(), ..DiffPir::default() })));
         all.push(("fps_smc", Arc::new(FpsSmc { schedule: schedule(), particles: 3, ..FpsSmc::default() })));
+    }
+    if kind == Kind::Phase {
+        all.push(("hio", Arc::new(Hio { iterations: 5, ..Hio::default() })));
+    } else {
+        all.push(("diffpir", Arc::new(DiffPir { schedule: schedule(), ..DiffPir::default() })));
         all.push(("tv", Arc::new(Tv { iterations: 5, ..Tv::default() })));
         all.push(("harmonic", Arc::new(Harmonic { iterations: 5, ..Harmonic::default() })));
     }
@@ -167,10 +207,11 @@ fn rivals(phase: bool, levels: &ScheduleRule) -> Vec<(&'static str, Arc<dyn Meth
 /// Batches of 12, of 5, one by one and in reverse, on one thread and on three: every sample has the same bits.
 #[test]
 fn samples_do_not_depend_on_batch_order_or_threads() {
-    for phase in [false, true] {
-        let setup = Setup::new(phase);
+    for kind in [Kind::Masks, Kind::Phase, Kind::Blurs] {
+        let setup = Setup::new(kind);
         let all: Vec<usize> = (0..12).collect();
-        for (name, method) in methods(phase) {
+        let at_once = if kind == Kind::Phase { vec![] } else { at_once() };
+        for (name, method) in methods(kind).into_iter().chain(at_once) {
             let whole = setup.sample(&*method, &all);
             for pool in [1, 3] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(pool).build().unwrap();
@@ -179,7 +220,7 @@ fn samples_do_not_depend_on_batch_order_or_threads() {
                     for rows in [&[11usize, 4, 7, 0, 2][..], &[1], &[10, 9, 8, 6, 5, 3]] {
                         parts.extend(setup.sample(&*method, rows));
                     }
-                    assert_eq!(parts, whole, "{name}, phase {phase}");
+                    assert_eq!(parts, whole, "{name}, {kind:?}");
                 });
             }
         }
@@ -189,9 +230,9 @@ fn samples_do_not_depend_on_batch_order_or_threads() {
 /// Stopped after every level in turn and resumed from the state that the observer saw: the same bits.
 #[test]
 fn a_resumed_run_gives_the_same_bits() {
-    let setup = Setup::new(false);
+    let setup = Setup::new(Kind::Masks);
     let rows = [0usize, 5, 11];
-    for (name, method) in methods(false) {
+    for (name, method) in methods(Kind::Masks) {
         let whole = setup.sample(&*method, &rows);
         for stop in 0..4 {
             let (task, noise) = setup.task(&rows);
@@ -221,7 +262,7 @@ fn a_resumed_run_gives_the_same_bits() {
 
 #[test]
 fn unfit_pairs_are_refused_in_one_sentence_before_any_work() {
-    let (task, noise) = Setup::new(true).task(&[0]);
+    let (task, noise) = Setup::new(Kind::Phase).task(&[0]);
     let sentence = |method: &dyn Method| method.sample(&task, &noise, None, &mut ()).unwrap_err().to_string();
     let daps = |kernel| Daps {
         beta: None,
@@ -236,7 +277,7 @@ fn unfit_pairs_are_refused_in_one_sentence_before_any_work() {
     let ddrm = sentence(&Ddrm::default());
     assert_eq!(ddrm, "ddrm needs a singular value decomposition; phase_retrieval has none");
     assert_eq!(sentence(&DiffPir::default()), "diffpir needs a linear operator; phase_retrieval has none");
-    let (task, noise) = Setup::new(false).task(&[0]);
+    let (task, noise) = Setup::new(Kind::Masks).task(&[0]);
     let hio = Hio::default().sample(&task, &noise, None, &mut ()).unwrap_err().to_string();
     assert_eq!(hio, "hio needs Fourier magnitudes; inpaint has none");
 }

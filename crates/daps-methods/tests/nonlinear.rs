@@ -5,13 +5,13 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Approx, Conditional, Covariance, Gaussian, Likelihood, Method, Noise, Operator, RHO, RowCovariance,
-    Schedule, ScheduleRule, Step, Task,
+    Address, Approx, ChainInfo, Conditional, Covariance, Gaussian, Likelihood, Method, Noise, Operator,
+    Purpose, RHO, RowCovariance, Schedule, ScheduleRule, Step, Task,
 };
 use daps_methods::kernel::{KernelConfig, Langevin, Mala, Metropolis, StepSize, Underdamped};
 use daps_methods::{Dps, Dynamics, Guidance};
 use daps_metrics::moments::Moments;
-use daps_operators::{Dense, PhaseRetrieval, Toy2d};
+use daps_operators::{Dense, Hdr, PhaseRetrieval, Toy2d};
 use daps_priors::GaussianMixture;
 
 const CHAINS: usize = 10_000;
@@ -189,4 +189,38 @@ fn dps_norm_guidance_is_the_papers_step_in_vp_coordinates() {
         let found = to_f64(&samples.x).unwrap()[0];
         assert!((found - expected).abs() < 1e-12, "{dynamics:?}: {found}, {expected}");
     }
+}
+
+/// One draw of `d` values around 0 with deviation 1, measured as 0 with the noise β.
+fn one_chain(kernel: &KernelConfig, d: usize, beta: f64) -> (Vec<f64>, ChainInfo) {
+    let zeros = from_f64(vec![0.0; d], &[1, d], DType::F64).unwrap();
+    let operator = Arc::new(Hdr::new(&[d], 2.0).unwrap());
+    let likelihood = Gaussian::new(operator, zeros.clone(), beta).unwrap();
+    let covariance = Covariance::Scalar(vec![1.0]);
+    let approx = Approx::Gaussian { mean: zeros.clone(), covariance, start: zeros };
+    let target = Conditional { approx: &approx, likelihood: &likelihood };
+    let (x, info) = kernel.build().unwrap().draw(&target, &Noise::chains(5, 1), &STEP).unwrap();
+    (to_f64(&x).unwrap(), info)
+}
+
+/// Split methods draw the first step of their reverse diffusion at this address, right after the kernel.
+#[test]
+fn the_start_of_the_dynamics_shares_no_noise_with_the_reverse_diffusion() {
+    let d = 2000;
+    // One short step: the chain ends where it starts.
+    let kernel = KernelConfig::Underdamped(Underdamped { steps: 1, time_step: 0.1 });
+    let (x, _) = one_chain(&kernel, d, 100.0);
+    let at = Address::new(STEP.index, Purpose::Estimate, 0);
+    let z = to_f64(&Noise::chains(5, 1).normal(at, &[d], DType::F64).unwrap()).unwrap();
+    let correlation = x.iter().zip(&z).map(|(x, z)| x * z).sum::<f64>() / d as f64;
+    // 4.5 standard errors of independent draws.
+    assert!(correlation.abs() < 4.5 / (d as f64).sqrt(), "{correlation}");
+}
+
+/// Five values in four blocks make three of at most two values. Steps this long are never accepted, empty ones would be.
+#[test]
+fn metropolis_proposes_no_empty_block() {
+    let step_size = StepSize::decay(1e10);
+    let kernel = KernelConfig::Metropolis(Metropolis { steps: 40, warmup: 0, step_size, blocks: 4 });
+    assert_eq!(one_chain(&kernel, 5, 0.1).1.acceptance, Some(vec![0.0]));
 }

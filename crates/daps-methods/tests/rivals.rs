@@ -4,12 +4,14 @@
 //! known exactly. Where a paper writes its method in variance-preserving form, the recursion here is in that form, which
 //! tests the translation as well.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Address, Gaussian, Method, Noise, Ode, Operator, Purpose, RowCovariance, Schedule, ScheduleRule, Task,
+    Address, Event, Gaussian, Method, Noise, Ode, Operator, Purpose, RowCovariance, Schedule, ScheduleRule,
+    Task,
 };
 use daps_methods::*;
 use daps_operators::{Blur, Border, Dense, Inpainting, Kernel, PhaseRetrieval};
@@ -337,6 +339,34 @@ fn fps_smc_is_a_linear_recursion_with_one_particle_and_a_kalman_filter_with_many
     assert!((gap - 1.0).abs() > 0.3, "the two laws must differ for the test to tell weights apart: {gap}");
 }
 
+/// With fresh noise only and hardly any of the measurement's own, the first level takes x to y plus the noise that y is diffused
+/// with. A simulated measurement took its noise from another address.
+#[test]
+fn fps_smc_does_not_diffuse_the_measurement_with_the_noise_it_was_simulated_with() {
+    let unit = Tensor::eye(4, DType::F64, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    let operator: Arc<dyn Operator> = Arc::new(Dense::new(&[4], &unit).unwrap());
+    let y = from_f64(vec![0.0; 4], &[1, 4], DType::F64).unwrap();
+    let prior = GaussianMixture::gaussian(&[4], vec![0.0; 4], RowCovariance::Scalar(1.0)).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 1e-6).unwrap())).unwrap();
+    let schedule = ScheduleRule::Geometric { levels: 2, max: 3.0, min: 1.0 };
+    let method = FpsSmc { schedule, particles: 1, fresh: 1.0 };
+    let noise = Noise::chains(3, 1);
+    let mut first = vec![];
+    let mut watch = |event: &Event| {
+        let Event::Level { step, state, .. } = event else { return ControlFlow::Continue(()) };
+        if step.index == 0 {
+            first = to_f64(&state.x_t).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    method.sample(&task, &noise, None, &mut watch).unwrap();
+    let normal =
+        |purpose| to_f64(&noise.normal(Address::new(0, purpose, 0), &[4], DType::F64).unwrap()).unwrap();
+    let gap = |purpose| first.iter().zip(normal(purpose)).map(|(x, z)| (x - z).abs()).fold(0.0, f64::max);
+    assert!(gap(Purpose::Diffusion) < 1e-4, "{first:?}");
+    assert!(gap(Purpose::Measurement) > 0.1, "{first:?}");
+}
+
 /// The same draws of ε, the paper's VP loss and a scalar Adam written out: the same numbers.
 #[test]
 fn red_diff_takes_adam_steps_on_its_loss() {
@@ -385,6 +415,21 @@ fn wiener_is_the_posterior_mean_and_the_pseudo_inverse_inverts_what_it_keeps() {
     assert!((inverse[2] - 8.0).abs() < 1e-10, "{}", inverse[2]);
 }
 
+/// A row with a weak operator beside one with a strong operator has the answer that it has alone.
+#[test]
+fn the_pseudo_inverse_cuts_off_by_each_rows_own_largest_singular_value() {
+    let matrix = from_f64(vec![10.0, 0.0, 0.0, 1.0, 0.4, 0.0, 0.0, 0.2], &[2, 2, 2], DType::F64).unwrap();
+    let operator: Arc<dyn Operator> = Arc::new(Dense::new(&[2], &matrix).unwrap());
+    let y = from_f64(vec![5.0, 3.0, 0.8, 0.1], &[2, 2], DType::F64).unwrap();
+    let prior = GaussianMixture::gaussian(&[2], vec![0.0; 2], RowCovariance::Scalar(1.0)).unwrap();
+    let likelihood = Gaussian::new(operator, y, BETA).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let samples = PseudoInverse { cutoff: 0.2 }.sample(&task, &Noise::chains(0, 2), None, &mut ()).unwrap();
+    for (found, expected) in to_f64(&samples.x).unwrap().iter().zip([0.5, 0.0, 2.0, 0.5]) {
+        assert!((found - expected).abs() < 1e-12, "{found} vs {expected}");
+    }
+}
+
 /// Without a decomposition it solves (AᵀA + ε) x = Aᵀy with ε = (cutoff ‖A‖)².
 #[test]
 fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one() {
@@ -403,7 +448,7 @@ fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one()
     let linear = operator.as_linear().unwrap();
     let normal = to_f64(&linear.adjoint(&operator.apply(&x).unwrap()).unwrap()).unwrap();
     let (data, x) = (to_f64(&linear.adjoint(&y).unwrap()).unwrap(), to_f64(&x).unwrap());
-    let damping = 0.04 * linear.norm_squared();
+    let damping = 0.04 * linear.norm_squared()[0];
     assert!(damping > 0.01);
     for i in 0..36 {
         let left = normal[i] + damping * x[i];

@@ -26,9 +26,11 @@ fn bench(c: &mut Criterion, name: &str, operator: &dyn Operator) {
     group.bench_function("apply", |b| b.iter(|| operator.apply(black_box(&x)).unwrap()));
     if let Some(map) = operator.as_differentiable() {
         group.bench_function("vjp", |b| b.iter(|| map.vjp(black_box(&x), black_box(&y)).unwrap()));
+        let residual = &mut |seen: &Tensor| Ok((seen - &y)?);
+        group.bench_function("both", |b| b.iter(|| map.vjp_of(black_box(&x), residual).unwrap()));
     }
-    if let Some(map) = operator.as_linear().filter(|map| map.approx_spectral_map(&|_| 1.0, &x).is_some()) {
-        let f = |eigenvalue: f64| 1.0 / (1.0 + eigenvalue);
+    if let Some(map) = operator.as_linear().filter(|map| map.approx_spectral_map(&|_, _| 1.0, &x).is_some()) {
+        let f = |_: usize, eigenvalue: f64| 1.0 / (1.0 + eigenvalue);
         group.bench_function("preconditioner", |b| {
             b.iter(|| map.approx_spectral_map(&f, black_box(&x)).unwrap().unwrap());
         });
@@ -51,6 +53,7 @@ fn tasks(c: &mut Criterion) {
         "gaussian_blur",
         "motion_blur",
         "phase_retrieval",
+        "nonlinear_blur",
         "hdr",
         "mri",
         "xor",

@@ -106,17 +106,17 @@ impl Blur {
         }
         let plans = Plans::new(h, w);
         let one = |kernel: &Kernel| OneBlur::new(kernel, border, shape, &plans, strategy);
-        let kernels = kernels.par_iter().map(one).collect::<Result<Vec<_>>>()?;
-        Ok(Self::from_parts(name, shape.to_vec(), PerRow::new(kernels)))
+        let kernels = PerRow::new(kernels.par_iter().map(one).collect::<Result<Vec<_>>>()?);
+        let spectral = kernels.iter().all(|k| k.modes.is_some());
+        Ok(Self::from_parts(name, shape.to_vec(), kernels, spectral))
     }
 
-    fn from_parts(name: &'static str, shape: Vec<usize>, kernels: PerRow<OneBlur>) -> Self {
+    /// `spectral` says whether the decomposition is offered. Rows selected from an operator inherit its answer: which way a
+    /// row is solved must not depend on its neighbours in the batch.
+    fn from_parts(name: &'static str, shape: Vec<usize>, kernels: PerRow<OneBlur>, spectral: bool) -> Self {
         let modes = vec![shape.iter().product()];
-        let singular = if kernels.iter().all(|k| k.modes.is_some()) {
-            kernels.iter().map(|k| k.singular.clone()).collect()
-        } else {
-            Vec::new()
-        };
+        let singular =
+            if spectral { kernels.iter().map(|k| k.singular.clone()).collect() } else { Vec::new() };
         Self { name, shape, modes, kernels, singular }
     }
 
@@ -209,21 +209,6 @@ on_plane!(U, |blur, x, out| match &blur.modes {
     }
 });
 
-struct SpectralMap<'a>(&'a (dyn Fn(f64) -> f64 + Sync));
-
-impl OnPlane for SpectralMap<'_> {
-    fn run<T: Num>(&self, blur: &OneBlur, x: &[T], out: &mut [T]) {
-        match &blur.modes {
-            Some(Modes::Kronecker(modes)) => modes.spectral_map(self.0, x, out),
-            Some(Modes::Hartley) => blur.periodic.spectral_map(self.0, x, out),
-            None => {
-                let shift = BORDER_SHIFT * blur.periodic.largest_squared();
-                blur.periodic.spectral_map(&|eigenvalue| (self.0)(eigenvalue + shift), x, out);
-            }
-        }
-    }
-}
-
 impl OneBlur {
     fn new(
         kernel: &Kernel,
@@ -261,6 +246,18 @@ impl OneBlur {
             (Strategy::Fourier, _) => Way::Fourier(Fourier::new(kernel, border, h, w)),
         };
         Ok(Self { way, modes, singular, periodic, norm_squared })
+    }
+
+    /// f(AᵀA) on one plane: exact where the decomposition is known, else as if the border were periodic.
+    fn spectral_map<T: Num>(&self, f: &(dyn Fn(f64) -> f64 + Sync), x: &[T], out: &mut [T]) {
+        match &self.modes {
+            Some(Modes::Kronecker(modes)) => modes.spectral_map(f, x, out),
+            Some(Modes::Hartley) => self.periodic.spectral_map(f, x, out),
+            None => {
+                let shift = BORDER_SHIFT * self.periodic.largest_squared();
+                self.periodic.spectral_map(&|eigenvalue| f(eigenvalue + shift), x, out);
+            }
+        }
     }
 }
 
@@ -314,8 +311,8 @@ impl Operator for Blur {
         if self.kernels.rows().is_none() {
             return Ok(self);
         }
-        let kernels = self.kernels.select(rows)?;
-        Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels)))
+        let (kernels, spectral) = (self.kernels.select(rows)?, self.as_spectral().is_some());
+        Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels, spectral)))
     }
 
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
@@ -342,13 +339,23 @@ impl Linear for Blur {
         self.map(x, &self.shape, &self.shape, Gram)
     }
 
-    fn norm_squared(&self) -> f64 {
-        self.kernels.iter().map(|k| k.norm_squared).fold(0.0, f64::max)
+    fn norm_squared(&self) -> Vec<f64> {
+        self.kernels.iter().map(|k| k.norm_squared).collect()
     }
 
-    /// Exact where the decomposition is known; else as if the border were periodic.
-    fn approx_spectral_map(&self, f: &(dyn Fn(f64) -> f64 + Sync), v: &Tensor) -> Option<Result<Tensor>> {
-        Some(self.map(v, &self.shape, &self.shape, SpectralMap(f)))
+    fn approx_spectral_map(
+        &self,
+        f: &(dyn Fn(usize, f64) -> f64 + Sync),
+        v: &Tensor,
+    ) -> Option<Result<Tensor>> {
+        if let Err(error) = check_batch(self.name, v, &self.shape, self.kernels.rows()) {
+            return Some(Err(error));
+        }
+        let n = self.pixels();
+        Some(with_real!(v.dtype(), T => map_rows::<T>(self.name, v, &self.shape, &self.shape, |row, v, out| {
+            let (blur, of_row) = (self.kernels.get(row), |eigenvalue: f64| f(row, eigenvalue));
+            each_plane(v, n, out, n, |_, v, out| blur.spectral_map(&of_row, v, out));
+        })))
     }
 }
 

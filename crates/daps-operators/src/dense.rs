@@ -141,8 +141,8 @@ impl Linear for Dense {
         self.product(r, &self.output, &self.input, MatrixT)
     }
 
-    fn norm_squared(&self) -> f64 {
-        self.singular.iter().filter_map(|s| s.first()).fold(0.0, |a: f64, &s| a.max(s * s))
+    fn norm_squared(&self) -> Vec<f64> {
+        self.singular.iter().map(|s| s.first().map_or(0.0, |s| s * s)).collect()
     }
 }
 

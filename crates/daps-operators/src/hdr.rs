@@ -92,8 +92,8 @@ impl Differentiable for Hdr {
         }))
     }
 
-    fn lipschitz_squared(&self) -> f64 {
-        self.scale * self.scale
+    fn lipschitz_squared(&self) -> Vec<f64> {
+        vec![self.scale * self.scale]
     }
 }
 

@@ -211,8 +211,8 @@ impl Linear for Inpainting {
         self.masked(r)
     }
 
-    fn norm_squared(&self) -> f64 {
-        if self.masks.iter().any(|mask| mask.contains(&true)) { 1.0 } else { 0.0 }
+    fn norm_squared(&self) -> Vec<f64> {
+        self.masks.iter().map(|mask| f64::from(u8::from(mask.contains(&true)))).collect()
     }
 }
 

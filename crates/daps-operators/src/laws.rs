@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{combine, to_f64};
+use daps_core::real::{combine, pick, to_f64};
 use daps_core::{Address, Linear, Noise, Operator, Purpose, Spectral};
 
 /// A law that does not hold.
@@ -227,6 +227,15 @@ pub fn derivative(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let Some(map) = operator.as_differentiable() else { return Ok(()) };
     let r = normal(x, operator.output_shape(), seed, 1)?;
     let pulled = map.vjp(x, &r)?;
+    let y = operator.apply(x)?;
+    let mut seen = None;
+    let together = map.vjp_of(x, &mut |y| {
+        seen = Some(y.clone());
+        Ok(r.clone())
+    })?;
+    same(operator, "both halves of a gradient together are the two apart", &together, &pulled, 0.0)?;
+    let law = "a residual is made from the measurement";
+    seen.map_or_else(|| require(operator, law, false), |seen| same(operator, law, &seen, &y, 0.0))?;
     let step = 1e-6;
     for index in 0..4 {
         let d = normal(x, operator.input_shape(), seed, 2 + index)?;
@@ -273,8 +282,13 @@ pub fn spectral(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let by =
         (dot(&map.u(&c)?, &r)? - dot(&c, &map.u_t(&r)?)?).abs() / (length(&c)? * length(&r)?).max(1e-300);
     check(operator, "u_t is the transpose of u", by, DOUBLE)?;
-    let by = (largest * largest - map.norm_squared()).abs() / (largest * largest).max(1e-300);
-    check(operator, "the norm is the largest singular value", by, if largest > 0.0 { 1e-9 } else { 1.0 })
+    let norms = map.norm_squared();
+    for (row, values) in map.singular().iter().enumerate() {
+        let square = values.iter().copied().fold(0.0, f64::max).powi(2);
+        let by = (square - pick(&norms, row)).abs() / square.max(1e-300);
+        check(operator, "the norm is the largest singular value", by, if square > 0.0 { 1e-9 } else { 1.0 })?;
+    }
+    Ok(())
 }
 
 fn spread(values: Vec<f64>, rows: usize, modes: usize) -> Result<Tensor, Violation> {
@@ -293,9 +307,11 @@ fn relative_to(a: &Tensor, b: &Tensor, scale: f64) -> Result<f64, Violation> {
 /// it is within a factor of two.
 pub fn norm(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let Some(map) = operator.as_differentiable() else { return Ok(()) };
-    let bound = map.lipschitz_squared();
+    let (bound, rows) = (map.lipschitz_squared(), x.dims()[0]);
+    let served = bound.len() == 1 || bound.len() == rows;
+    require(operator, "one norm bound serves all rows or each has one", served)?;
     let mut v = normal(x, operator.input_shape(), seed, 8)?;
-    let mut largest = 0.0f64;
+    let mut largest = vec![0.0f64; rows];
     for _ in 0..200 {
         let lengths = daps_core::real::squared_distance(&v, &v.zeros_like()?)?;
         let unit: Vec<f64> = lengths.iter().map(|l| 1.0 / l.sqrt().max(1e-300)).collect();
@@ -308,22 +324,25 @@ pub fn norm(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
             }
         };
         let squares = daps_core::real::squared_distance(&pushed, &pushed.zeros_like()?)?;
-        largest = squares.iter().copied().fold(largest, f64::max);
+        largest.iter_mut().zip(squares).for_each(|(largest, square)| *largest = largest.max(square));
         v = map.vjp(x, &pushed)?;
     }
     let slack = if operator.as_linear().is_some() { 1e-10 } else { 1e-4 };
-    check(operator, "the norm bound holds", largest / bound.max(1e-300) - 1.0, slack)?;
-    if let Some(linear) = operator.as_linear() {
-        require(operator, "norm and slope bound agree", linear.norm_squared() == bound)?;
-        check(operator, "the norm bound is within a factor of two", bound, 2.0 * largest + 1e-300)?;
+    for (row, largest) in largest.iter().enumerate() {
+        let bound = pick(&bound, row);
+        check(operator, "the norm bound holds", largest / bound.max(1e-300) - 1.0, slack)?;
+        if operator.as_linear().is_some() {
+            check(operator, "the norm bound is within a factor of two", bound, 2.0 * largest + 1e-300)?;
+        }
     }
-    Ok(())
+    let agree = operator.as_linear().is_none_or(|linear| linear.norm_squared() == bound);
+    require(operator, "norm and slope bound agree", agree)
 }
 
 /// The approximation of f(AᵀA) is symmetric, positive, and linear in its argument.
 pub fn preconditioner(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let Some(map) = operator.as_linear() else { return Ok(()) };
-    let f = |eigenvalue: f64| 1.0 / (0.1 + eigenvalue);
+    let f = |_: usize, eigenvalue: f64| 1.0 / (0.1 + eigenvalue);
     let (a, b) = (normal(x, operator.input_shape(), seed, 9)?, normal(x, operator.input_shape(), seed, 10)?);
     let (Some(mapped_a), Some(mapped_b)) = (map.approx_spectral_map(&f, &a), map.approx_spectral_map(&f, &b))
     else {
@@ -333,14 +352,16 @@ pub fn preconditioner(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome
     let by = (dot(&mapped_a, &b)? - dot(&a, &mapped_b)?).abs() / (length(&mapped_a)? * length(&b)?);
     check(operator, "the preconditioner is symmetric", by, DOUBLE)?;
     // Eigenvalues lie between f at the largest eigenvalue and f(0).
-    let least = f(2.0 * map.norm_squared());
+    let least = f(0, 2.0 * map.norm_squared().into_iter().fold(0.0, f64::max));
     for (v, mapped) in [(&a, &mapped_a), (&b, &mapped_b)] {
         let quotient = dot(v, mapped)? / dot(v, v)?;
         require(operator, "the preconditioner is positive", quotient >= least && quotient <= 10.0 + 1e-9)?;
     }
-    let one = map.approx_spectral_map(&|_| 1.0, &a);
-    match one {
-        Some(one) => same(operator, "f = 1 gives the identity", &one?, &a, DOUBLE),
+    let law = "an f that is one number a row multiplies the row by it";
+    let scale = |row: usize| 1.0 + row as f64;
+    let scales: Vec<f64> = (0..a.dims()[0]).map(scale).collect();
+    match map.approx_spectral_map(&|row, _| scale(row), &a) {
+        Some(scaled) => same(operator, law, &scaled?, &combine(&[(&scales, &a)])?, DOUBLE),
         None => require(operator, "a preconditioner exists for every f", false),
     }
 }
@@ -387,7 +408,7 @@ fn outputs(operator: &dyn Operator, x: &Tensor, r: &Tensor) -> Result<Vec<Tensor
 
 fn linear_outputs(map: &dyn Linear, x: &Tensor, r: &Tensor) -> Result<Vec<Tensor>, Violation> {
     let mut all = vec![map.adjoint(r)?, map.gram(x)?];
-    if let Some(mapped) = map.approx_spectral_map(&|e| 1.0 / (1.0 + e), x) {
+    if let Some(mapped) = map.approx_spectral_map(&|_, e| 1.0 / (1.0 + e), x) {
         all.push(mapped?);
     }
     Ok(all)
@@ -403,7 +424,14 @@ fn same_bits(a: &Tensor, b: &Tensor) -> Result<bool, Violation> {
     Ok(a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits()))
 }
 
-/// A row alone, in any order and repeated, gives the same bits as within its batch.
+/// The norm bound of every row, in bits.
+fn bounds(operator: &dyn Operator, rows: usize) -> Vec<u64> {
+    let Some(map) = operator.as_differentiable() else { return vec![] };
+    let bound = map.lipschitz_squared();
+    (0..rows).map(|row| pick(&bound, row).to_bits()).collect()
+}
+
+/// A row alone, in any order and repeated, gives the same bits as within its batch, and has the same norm and powers.
 pub fn rows(operator: &Arc<dyn Operator>, x: &Tensor, seed: u64) -> Outcome {
     let batch = x.dims()[0];
     let order: Vec<usize> = (0..batch).rev().chain([0]).collect();
@@ -421,6 +449,11 @@ pub fn rows(operator: &Arc<dyn Operator>, x: &Tensor, seed: u64) -> Outcome {
                 let same = same_bits(alone, &whole.index_select(&index, 0)?)?;
                 require(&**operator, "a row gives the same bits in any batch", same)?;
             }
+            let (here, there) = (bounds(&*part, picked.len()), bounds(&**operator, batch));
+            let same = here.iter().zip(&picked).all(|(bits, row)| *bits == there[*row]);
+            require(&**operator, "a row has the same norm bound in any batch", same)?;
+            let same = part.as_spectral().is_some() == operator.as_spectral().is_some();
+            require(&**operator, "a batch has a decomposition if the whole has one", same)?;
             if let Some(map) = part.as_spectral() {
                 let rows = map.singular().len();
                 require(&**operator, "selected rows keep their modes", rows == 1 || rows == picked.len())?;

@@ -5,7 +5,7 @@ mod instance;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
-use daps_core::real::{Real, map_rows};
+use daps_core::real::{Real, map_rows, pick};
 use daps_core::{Differentiable, Error, Linear, Operator, Result, with_real};
 use num_traits::Zero;
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ pub struct Mri {
     maps: PerRow<Spectrum>,
     masks: PerRow<Mask>,
     plans: Arc<Plans>,
-    norm_squared: f64,
+    norm_squared: Vec<f64>,
     /// Per row, the diagonal of AᵀA in the Fourier basis, for preconditioning.
     diagonal: OnceLock<PerRow<Values>>,
 }
@@ -88,7 +88,7 @@ impl Mri {
             let at = |p: usize| maps.wide().iter().skip(p).step_by(pixels).map(Complex::norm_sqr).sum();
             (0..pixels).map(at).fold(0.0, f64::max)
         };
-        let norm_squared = maps.iter().map(energy).fold(0.0, f64::max);
+        let norm_squared = maps.iter().map(energy).collect();
         Self { input, output, maps, masks, plans, norm_squared, diagonal: OnceLock::new() }
     }
 
@@ -301,16 +301,20 @@ impl Linear for Mri {
         }))
     }
 
-    fn norm_squared(&self) -> f64 {
-        self.norm_squared
+    fn norm_squared(&self) -> Vec<f64> {
+        self.norm_squared.clone()
     }
 
     /// f at the diagonal of AᵀA in the Fourier basis.
-    fn approx_spectral_map(&self, f: &(dyn Fn(f64) -> f64 + Sync), v: &Tensor) -> Option<Result<Tensor>> {
+    fn approx_spectral_map(
+        &self,
+        f: &(dyn Fn(usize, f64) -> f64 + Sync),
+        v: &Tensor,
+    ) -> Option<Result<Tensor>> {
         if let Err(error) = check_batch(self.name(), v, &self.input, self.rows()) {
             return Some(Err(error));
         }
-        let (n, shift) = (self.pixels(), SPREAD_SHIFT * self.norm_squared);
+        let n = self.pixels();
         let diagonal = self.diagonal.get_or_init(|| {
             let rows = 0..self.rows().unwrap_or(1);
             let one =
@@ -319,12 +323,12 @@ impl Linear for Mri {
         });
         Some(
             with_real!(v.dtype(), T => map_rows::<T>(self.name(), v, &self.input, &self.input, |row, v, out| {
-                let fft = T::fft(&self.plans);
+                let (fft, shift) = (T::fft(&self.plans), SPREAD_SHIFT * pick(&self.norm_squared, row));
                 let (re, im) = v.split_at(n);
                 let mut z: Vec<Complex<T>> = re.iter().zip(im).map(|(&re, &im)| Complex::new(re, im)).collect();
                 transform(fft, &mut z, false);
                 for (z, &eigenvalue) in z.iter_mut().zip(diagonal.get(row).wide()) {
-                    *z *= T::of(f(eigenvalue + shift) / n as f64);
+                    *z *= T::of(f(row, eigenvalue + shift) / n as f64);
                 }
                 transform(fft, &mut z, true);
                 let (re, im) = out.split_at_mut(n);

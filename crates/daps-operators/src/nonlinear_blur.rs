@@ -125,15 +125,20 @@ impl Operator for NonlinearBlur {
 }
 
 impl Differentiable for NonlinearBlur {
-    /// θ'(x) Kᵀ (r / θ'(y)): the inverse curve's slope at K θ(x) is one over the curve's slope at y.
     fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor> {
-        let weighed = self.pairs(&self.apply(x)?, r, |y, r| r / self.curve.slope(y))?;
+        self.vjp_of(x, &mut |_| Ok(r.clone()))
+    }
+
+    /// θ'(x) Kᵀ (r / θ'(y)): the inverse curve's slope at K θ(x) is one over the curve's slope at y.
+    fn vjp_of(&self, x: &Tensor, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        let y = self.apply(x)?;
+        let weighed = self.pairs(&y, &f(&y)?, |y, r| r / self.curve.slope(y))?;
         self.pairs(x, &self.blur.adjoint(&weighed)?, |x, g| self.curve.slope(x) * g)
     }
 
-    fn lipschitz_squared(&self) -> f64 {
+    fn lipschitz_squared(&self) -> Vec<f64> {
         let k = self.curve.contrast;
-        ((1.0 + k) / (1.0 - k)).powi(2) * self.blur.norm_squared()
+        self.blur.norm_squared().iter().map(|norm| ((1.0 + k) / (1.0 - k)).powi(2) * norm).collect()
     }
 
     /// The bound is for dark points that are blurred into the brightest light; in pictures both are much alike.

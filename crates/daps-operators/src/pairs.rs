@@ -9,6 +9,9 @@ use daps_core::{Error, Local, Operator, Result};
 
 use crate::rows::{below, choose_distinct, instance_stream};
 
+/// Random pairs for each pixel, at most: far more than tell anything new, and no more memory than a few images take.
+const MOST_EACH: usize = 64;
+
 /// What a pair of pixels becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
@@ -78,11 +81,22 @@ impl Pairs {
     }
 }
 
-/// `count` random pairs of two different positions below `n`; each position occurs in as few pairs as possible.
-pub fn random_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>> {
+/// Refuses pairs that cannot be drawn, or that would take more memory than there is.
+fn check_count(n: usize, count: usize) -> Result<()> {
     if n < 2 {
         return Err(Error::invalid("pixels to pair", "at least 2", n));
     }
+    let most = n.saturating_mul(MOST_EACH);
+    if count > most {
+        let expected = format!("at most {most}, {MOST_EACH} for each of {n} pixels");
+        return Err(Error::invalid("random pairs", expected, count));
+    }
+    Ok(())
+}
+
+/// `count` random pairs of two different positions below `n`; each position occurs in as few pairs as possible.
+pub fn random_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>> {
+    check_count(n, count)?;
     let mut rng = instance_stream(seed, 0, 2);
     let mut pairs = Vec::with_capacity(count);
     while pairs.len() < count {
@@ -101,9 +115,7 @@ pub fn random_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>
 
 /// `count` random pairs of two different positions below `n`, each drawn without regard to the others.
 pub fn overlapping_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize; 2]>> {
-    if n < 2 {
-        return Err(Error::invalid("pixels to pair", "at least 2", n));
-    }
+    check_count(n, count)?;
     let mut rng = instance_stream(seed, 0, 3);
     let mut pair = || {
         let (first, other) = (below(&mut rng, n), below(&mut rng, n - 1));
@@ -189,6 +201,18 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..64).collect::<Vec<_>>());
         assert!(random_pairs(7, 20, 0).unwrap().iter().all(|[i, j]| i != j));
+    }
+
+    #[test]
+    fn more_pairs_than_memory_holds_are_refused() {
+        for draw in [random_pairs, overlapping_pairs] {
+            let error = draw(1024, 1_000_000_000_000, 0).unwrap_err().to_string();
+            let expected =
+                "random pairs: expected at most 65536, 64 for each of 1024 pixels, got 1000000000000";
+            assert_eq!(error, expected);
+            assert_eq!(draw(4, 256, 0).unwrap().len(), 256);
+            assert!(draw(1, 1, 0).is_err());
+        }
     }
 
     /// A pixel is in no pair of n/2 with probability (1 - 2/n)^(n/2), about e^-1.

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
-use daps_core::real::{Real, map_rows, zip_rows};
+use candle_core::{Device, Tensor, WithDType};
+use daps_core::real::{Real, batched, check_rows, map_rows, with_slice, zip_rows};
 use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, with_real};
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
 
-use crate::fft::{Fft2, Plans};
+use crate::fft::Plans;
 use crate::num::Num;
-use crate::rows::{each_plane, image_shape};
+use crate::rows::image_shape;
 
 /// Centred orthonormal Fourier magnitudes of padded `[channels, height, width]` images.
 #[derive(Debug)]
@@ -18,7 +18,28 @@ pub struct PhaseRetrieval {
     input: Vec<usize>,
     output: Vec<usize>,
     plans: Arc<Plans>,
+    rows: Centred,
+    columns: Centred,
 }
+
+/// Where the frequencies of one side stand in the centred spectrum.
+#[derive(Debug)]
+struct Centred {
+    /// Place of frequency k.
+    at: Vec<usize>,
+    /// Place of frequency -k.
+    mirror: Vec<usize>,
+}
+
+impl Centred {
+    fn new(n: usize) -> Self {
+        let at = |k: usize| (k + n / 2) % n;
+        Self { at: (0..n).map(at).collect(), mirror: (0..n).map(|k| at((n - k) % n)).collect() }
+    }
+}
+
+/// The half spectra of a batch's planes.
+type Spectra<T> = Vec<Vec<Complex<T>>>;
 
 impl PhaseRetrieval {
     /// Pads `oversample / 8` of each side (rounded down) before and after it; `oversample` may be 0.
@@ -31,22 +52,84 @@ impl PhaseRetrieval {
                 oversample,
             ));
         }
-        let pad = [h, w].map(|side| (oversample / 8.0 * side as f64) as usize);
-        let output = vec![c, h + 2 * pad[0], w + 2 * pad[1]];
-        let plans = Plans::new(output[1], output[2]);
-        Ok(Self { input: shape.to_vec(), output, plans })
+        let [h, w] = [h, w].map(|side| side + 2 * (oversample / 8.0 * side as f64) as usize);
+        Ok(Self {
+            input: shape.to_vec(),
+            output: vec![c, h, w],
+            plans: Plans::new(h, w),
+            rows: Centred::new(h),
+            columns: Centred::new(w),
+        })
     }
 
-    /// The half spectrum of the padded, shifted plane. Where the padding puts the image within the plane changes phases
+    /// The half spectra of the padded, shifted planes. Where the padding puts an image within its plane changes phases
     /// only, so it is put first and the rows below it are known to be zero.
-    fn spectrum<T: Num>(&self, fft: &Fft2<T>, x: &[T]) -> Vec<Complex<T>> {
+    fn spectra<T: Num>(&self, x: &Tensor) -> Result<Spectra<T>> {
+        check_rows(self.name(), x, &self.input)?;
         let (h, w, half) = (self.input[1], self.input[2], T::of(0.5));
-        fft.forward(0..h, |i, row| {
-            for (out, &x) in row.iter_mut().zip(&x[i * w..(i + 1) * w]) {
-                *out = half * x + half;
-            }
-            row[w..].fill(T::default());
-        })
+        let fft = T::fft(&self.plans);
+        let spectrum = |x: &[T]| {
+            fft.forward(0..h, |i, row| {
+                for (out, &x) in row.iter_mut().zip(&x[i * w..(i + 1) * w]) {
+                    *out = half * x + half;
+                }
+                row[w..].fill(T::default());
+            })
+        };
+        with_slice(x, |x: &[T]| x.par_chunks(h * w).map(spectrum).collect())
+    }
+
+    /// The whole planes of magnitudes.
+    fn magnitudes<T: Num>(&self, spectra: &Spectra<T>) -> Result<Tensor> {
+        let [c, h, w] = self.output[..] else { unreachable!("checked when built") };
+        let (half, scale) = (T::fft(&self.plans).half, self.scale::<T>());
+        let mut out = vec![T::default(); spectra.len() * h * w];
+        out.par_chunks_mut(h * w).zip(spectra).for_each(|(out, spectrum)| {
+            let lengths: Vec<T> = spectrum.iter().map(|z| scale * magnitude(*z)).collect();
+            out.par_chunks_mut(w).enumerate().for_each(|(row, out)| {
+                // The spectrum of a real plane at -k is the conjugate of that at k: half of it serves all of `out`.
+                let ky = (row + h - h / 2) % h;
+                let minus = (h - ky) % h;
+                for kx in 0..half {
+                    out[self.columns.at[kx]] = lengths[kx * h + ky];
+                }
+                for kx in half..w {
+                    out[self.columns.at[kx]] = lengths[(w - kx) * h + minus];
+                }
+            });
+        });
+        Ok(Tensor::from_vec(out, batched(spectra.len() / c, &self.output), &Device::Cpu)?)
+    }
+
+    /// Pulls `r` back through the magnitudes and the transform.
+    /// Where a Fourier coefficient is zero, its magnitude has no derivative; zero, the mean of the directions, stands in.
+    fn pull<T: Num>(&self, mut spectra: Spectra<T>, r: &Tensor) -> Result<Tensor> {
+        let [c, h, w] = self.output[..] else { unreachable!("checked when built") };
+        let (iw, plane) = (self.input[2], self.input[1] * self.input[2]);
+        let batch = spectra.len() / c;
+        if check_rows(self.name(), r, &self.output)? != batch {
+            return Err(Error::shape(self.name(), &batched(batch, &self.output), r.dims()));
+        }
+        // Only the part of r that is even in the frequency reaches a real plane.
+        let (fft, quarter) = (T::fft(&self.plans), T::of(0.25) * self.scale::<T>());
+        let mut out = vec![T::default(); spectra.len() * plane];
+        with_slice(&r.to_dtype(<T as WithDType>::DTYPE)?, |r: &[T]| {
+            let planes = out.par_chunks_mut(plane).zip(&mut spectra).zip(r.par_chunks(h * w));
+            planes.for_each(|((out, spectrum), r)| {
+                spectrum.par_chunks_mut(h).enumerate().for_each(|(kx, column)| {
+                    let (here, there) = (self.columns.at[kx], self.columns.mirror[kx]);
+                    for ((z, row), minus) in column.iter_mut().zip(&self.rows.at).zip(&self.rows.mirror) {
+                        let even = r[row * w + here] + r[minus * w + there];
+                        let length = magnitude(*z);
+                        let factor =
+                            if length > T::default() { quarter * even / length } else { T::default() };
+                        *z = Complex::new(z.re * factor, z.im * factor);
+                    }
+                });
+                fft.inverse(spectrum, self.input[1], out, |_, row, out| out.copy_from_slice(&row[..iw]));
+            });
+        })?;
+        Ok(Tensor::from_vec(out, batched(batch, &self.input), &Device::Cpu)?)
     }
 
     fn scale<T: Num>(&self) -> T {
@@ -56,11 +139,6 @@ impl PhaseRetrieval {
 
 fn magnitude<T: Num>(z: Complex<T>) -> T {
     num_traits::Float::sqrt(z.re * z.re + z.im * z.im)
-}
-
-/// Frequency k of n sits at this place of the centred spectrum.
-fn centered(k: usize, n: usize) -> usize {
-    (k + n / 2) % n
 }
 
 impl Operator for PhaseRetrieval {
@@ -81,25 +159,7 @@ impl Operator for PhaseRetrieval {
     }
 
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
-        let (n, m) = (self.input[1] * self.input[2], h * w);
-        with_real!(x.dtype(), T => map_rows::<T>(self.name(), x, &self.input, &self.output, |_, x, out| {
-            each_plane(x, n, out, m, |_, x, out| {
-                let (fft, scale) = (T::fft(&self.plans), self.scale::<T>());
-                let spectrum = self.spectrum(fft, x);
-                out.par_chunks_mut(w).enumerate().for_each(|(row, out)| {
-                    // The spectrum of a real plane at -k is the conjugate of that at k: half of it serves all of `out`.
-                    let ky = (row + h - h / 2) % h;
-                    let minus = (h - ky) % h;
-                    for kx in 0..fft.half {
-                        out[centered(kx, w)] = scale * magnitude(spectrum[kx * h + ky]);
-                    }
-                    for kx in fft.half..w {
-                        out[centered(kx, w)] = scale * magnitude(spectrum[(w - kx) * h + minus]);
-                    }
-                });
-            });
-        }))
+        with_real!(x.dtype(), T => self.magnitudes(&self.spectra::<T>(x)?))
     }
 
     fn select(self: Arc<Self>, _rows: &[usize]) -> Result<Arc<dyn Operator>> {
@@ -155,9 +215,8 @@ impl Magnitudes for PhaseRetrieval {
                 let scale = T::of(0.5) * self.scale::<T>();
                 let positive = |v: T| if v > T::default() { v } else { T::default() };
                 spectrum.par_chunks_mut(h).enumerate().for_each(|(kx, column)| {
-                    let (here, there) = (centered(kx, w), centered((w - kx) % w, w));
-                    for (ky, z) in column.iter_mut().enumerate() {
-                        let (row, minus) = (centered(ky, h), centered((h - ky) % h, h));
+                    let (here, there) = (self.columns.at[kx], self.columns.mirror[kx]);
+                    for ((z, row), minus) in column.iter_mut().zip(&self.rows.at).zip(&self.rows.mirror) {
                         let target = scale * (positive(y[row * w + here]) + positive(y[minus * w + there]));
                         let length = magnitude(*z);
                         *z = if length > T::default() {
@@ -174,36 +233,23 @@ impl Magnitudes for PhaseRetrieval {
 }
 
 impl Differentiable for PhaseRetrieval {
-    /// Where a Fourier coefficient is zero, its magnitude has no derivative; zero, the mean of the directions, stands in.
     fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor> {
-        let [_, h, w] = self.output[..] else { unreachable!("checked when built") };
-        let [_, ih, iw] = self.input[..] else { unreachable!("checked when built") };
-        let pair = ((x, self.input_shape()), (r, self.output_shape()));
-        with_real!(x.dtype(), T => zip_rows::<T>(self.name(), pair.0, pair.1, &self.input, |_, x, r, out| {
-            out.par_chunks_mut(ih * iw).zip(x.par_chunks(ih * iw)).zip(r.par_chunks(h * w)).for_each(|((out, x), r)| {
-                let fft = T::fft(&self.plans);
-                let mut spectrum = self.spectrum(fft, x);
-                // Only the part of r that is even in the frequency reaches a real plane.
-                let quarter = T::of(0.25) * self.scale::<T>();
-                spectrum.par_chunks_mut(h).enumerate().for_each(|(kx, column)| {
-                    let (here, there) = (centered(kx, w), centered((w - kx) % w, w));
-                    for (ky, z) in column.iter_mut().enumerate() {
-                        let (row, minus) = (centered(ky, h), centered((h - ky) % h, h));
-                        let even = r[row * w + here] + r[minus * w + there];
-                        let length = magnitude(*z);
-                        let factor = if length > T::default() { quarter * even / length } else { T::default() };
-                        *z = Complex::new(z.re * factor, z.im * factor);
-                    }
-                });
-                fft.inverse(&mut spectrum, ih, out, |_, row, out| out.copy_from_slice(&row[..iw]));
-            });
-        }))
+        with_real!(x.dtype(), T => self.pull(self.spectra::<T>(x)?, r))
+    }
+
+    /// Magnitudes and derivative come from the same spectrum.
+    fn vjp_of(&self, x: &Tensor, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        with_real!(x.dtype(), T => {
+            let spectra = self.spectra::<T>(x)?;
+            let r = f(&self.magnitudes(&spectra)?)?;
+            self.pull(spectra, &r)
+        })
     }
 
     /// The transform and the padding keep lengths, a magnitude never grows faster than its argument, and the affine map
     /// halves.
-    fn lipschitz_squared(&self) -> f64 {
-        0.25
+    fn lipschitz_squared(&self) -> Vec<f64> {
+        vec![0.25]
     }
 }
 

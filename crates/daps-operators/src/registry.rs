@@ -23,6 +23,8 @@ pub struct Entry {
     pub summary: &'static str,
     /// Builds it.
     pub build: Build,
+    /// Parameters that must be given; all are files.
+    pub required: &'static [&'static str],
     /// Its parameters with their defaults for images of a shape; none where some parameter is required.
     pub defaults: fn(shape: &[usize]) -> Table,
     /// Given parameters with every default for images of a shape spelled out; one may follow from another.
@@ -45,6 +47,7 @@ macro_rules! entry {
             name: $name,
             summary: $summary,
             build: |params, shape, seed| <$params>::read($name, params, shape)?.operator($name, shape, seed),
+            required: <$params>::REQUIRED,
             defaults: |shape| <$params>::default_table(shape),
             complete: |params, shape| <$params>::completed($name, params, shape),
             example: $example,
@@ -150,6 +153,19 @@ mod tests {
                     assert!(["inpaint", "blur", "dense"].contains(&entry.name), "{}: {error}", entry.name);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_required_is_all_that_is() {
+        for entry in OPERATORS {
+            let mut given = Table::new();
+            for key in entry.required {
+                let error = (entry.complete)(&given, &[1, 8, 8]).unwrap_err().to_string();
+                assert!(error.contains(&format!("missing field `{key}`")), "{}: {error}", entry.name);
+                given.insert((*key).to_owned(), "file.npy".into());
+            }
+            assert!((entry.complete)(&given, &[1, 8, 8]).is_ok(), "{}", entry.name);
         }
     }
 

@@ -131,7 +131,7 @@ macro_rules! linear_is_differentiable {
                 self.adjoint(r)
             }
 
-            fn lipschitz_squared(&self) -> f64 {
+            fn lipschitz_squared(&self) -> Vec<f64> {
                 daps_core::Linear::norm_squared(self)
             }
         }

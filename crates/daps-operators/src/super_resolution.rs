@@ -127,8 +127,8 @@ impl Linear for SuperResolution {
         }))
     }
 
-    fn norm_squared(&self) -> f64 {
-        self.svd.largest().powi(2)
+    fn norm_squared(&self) -> Vec<f64> {
+        vec![self.svd.largest().powi(2)]
     }
 }
 

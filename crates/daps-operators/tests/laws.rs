@@ -1,7 +1,12 @@
 //! Every registered operator obeys every law, at random shapes.
 
+use std::sync::Arc;
+
+use candle_core::{DType, Tensor};
+use daps_core::{Address, Noise, Operator, Purpose};
+use daps_operators::mri::{coil_maps, line_mask};
 use daps_operators::registry::OPERATORS;
-use daps_operators::{entry, laws};
+use daps_operators::{Mri, entry, laws};
 use proptest::prelude::*;
 
 fn obeys(name: &str, size: [usize; 3], seed: u64) -> Result<(), TestCaseError> {
@@ -33,4 +38,17 @@ fn laws_hold_at_sizes_that_fill_blocks_and_lanes() {
             obeys(entry.name, size, seed).unwrap_or_else(|error| panic!("{}: {error}", entry.name));
         }
     }
+}
+
+/// Coils of different strength in every row: no row's norm or preconditioner may follow its neighbours'.
+#[test]
+fn mri_with_coils_of_its_own_for_every_row_obeys_every_law() {
+    let shape = [2, 8, 10];
+    let strong = |k: u64| coil_maps(3, shape[1], shape[2], k).unwrap() * (1.0 + k as f64);
+    let maps: Vec<Tensor> = (0..3).map(|k| strong(k).unwrap()).collect();
+    let mask = line_mask(shape[2], 2.0, 0.16, 0).unwrap();
+    let operator: Arc<dyn Operator> = Arc::new(Mri::new(&Tensor::cat(&maps, 0).unwrap(), &mask).unwrap());
+    let at = Address::new(0, Purpose::Reference, 0);
+    let x = Noise::chains(1, 3).normal(at, &shape, DType::F64).unwrap();
+    laws::all(&operator, &x, 5).unwrap();
 }

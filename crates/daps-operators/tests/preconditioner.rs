@@ -26,7 +26,7 @@ fn iterations(map: &dyn Linear, r: f64, precondition: bool) -> usize {
     let curvature = |v: &Tensor| {
         combine(&[(&[prior], v), (&[data], &map.adjoint(&map.apply(v).unwrap()).unwrap())]).unwrap()
     };
-    let inverse = |eigenvalue: f64| 1.0 / (prior + data * eigenvalue);
+    let inverse = |_: usize, eigenvalue: f64| 1.0 / (prior + data * eigenvalue);
     let improve = |v: &Tensor| match precondition {
         true => map.approx_spectral_map(&inverse, v).unwrap().unwrap(),
         false => v.clone(),

@@ -8,7 +8,8 @@ use daps_core::{Address, ChainInfo, Conditional, Cost, Kernel, Noise, Purpose, R
 use serde::{Deserialize, Serialize};
 
 use super::langevin::target_gradient;
-use super::{StepSize, diverged_rows};
+use super::{DecayBy, StepSize, diverged_rows};
+use crate::TASKS;
 use crate::checks::{check_range, check_some};
 
 /// N damped Hamiltonian steps.
@@ -24,9 +25,11 @@ pub struct Hmc {
 }
 
 impl Default for Hmc {
-    /// The official super-resolution setting.
+    /// The official super-resolution setting, the first of the table.
     fn default() -> Self {
-        Self { steps: 12, step_size: StepSize::decay(1.04e-4), momentum: 0.9 }
+        let (steps, eta0, delta, momentum) = TASKS[0].hmc;
+        let step_size = StepSize::Decay { eta0, delta, by: DecayBy::Index, cut: None };
+        Self { steps, step_size, momentum }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Random-walk Metropolis: x' = x + √η ε, accepted by the ratio of the target's densities.
 //!
 //! One accept for a whole image (`blocks = 1`, as shipped) hardly ever moves in high dimension; with more blocks, step j
-//! proposes a change of block j mod `blocks` only, so that the acceptance rate does not collapse. The steps of Langevin, which the
+//! proposes a change of one block only, in turns, so that the acceptance rate does not collapse. The steps of Langevin, which the
 //! presets take, are too long once the chain fits the measurement: with a `warmup`, η is adapted to 23 % acceptance first and then
 //! frozen. No gradient is used.
 
@@ -28,7 +28,7 @@ pub struct Metropolis {
     pub warmup: usize,
     /// η, the variance of a proposal's values.
     pub step_size: StepSize,
-    /// Into how many runs of consecutive values a sample is cut; proposals take turns.
+    /// Into how many runs of consecutive values a sample is cut, at most; proposals take turns.
     #[serde(default = "one")]
     pub blocks: usize,
 }
@@ -58,11 +58,13 @@ impl Metropolis {
         Ok(self.clone())
     }
 
-    /// x with √η z added to the values of one block.
-    fn propose(&self, x: &Tensor, z: &Tensor, eta: &[f64], block: usize) -> Result<Tensor> {
+    /// x with √η z added to the values of the block whose turn proposal j is.
+    fn propose(&self, x: &Tensor, z: &Tensor, eta: &[f64], j: usize) -> Result<Tensor> {
         let n = x.elem_count() / x.dims()[0].max(1);
+        // Rounding the size up may leave fewer blocks than were asked for; an empty one would always be accepted.
         let size = n.div_ceil(self.blocks);
-        let (low, high) = ((block * size).min(n), ((block + 1) * size).min(n));
+        let low = (j % n.div_ceil(size)) * size;
+        let high = (low + size).min(n);
         with_real!(x.dtype(), T => {
             let mut out: Vec<T> = x.flatten_all()?.to_vec1()?;
             with_slice(z, |z: &[T]| {
@@ -107,7 +109,7 @@ impl Kernel for Metropolis {
         let mut accepted = vec![0usize; current.len()];
         for j in 0..self.warmup + self.steps {
             let z = noise.normal(Address::new(step.index, Purpose::Kernel, j), &shape, x.dtype())?;
-            let proposal = self.propose(&x, &z, &eta, j % self.blocks)?;
+            let proposal = self.propose(&x, &z, &eta, j)?;
             let proposed = log_target(target.approx, target.likelihood, &proposal)?;
             let u = noise.uniform(Address::new(step.index, Purpose::Accept, j));
             let accept: Vec<bool> = (0..u.len()).map(|i| u[i].ln() < proposed[i] - current[i]).collect();

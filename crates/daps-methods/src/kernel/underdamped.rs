@@ -186,8 +186,7 @@ impl Underdamped {
         let (shape, dtype) = (&mean.dims()[1..], mean.dtype());
         let center = modes.forward(mean)?;
         let draw = |purpose, index| noise.normal(Address::new(step.index, purpose, index), shape, dtype);
-        let spread =
-            covariance.sample(noise, Address::new(step.index, Purpose::Estimate, 0), shape, dtype)?;
+        let spread = covariance.sample(noise, Address::new(step.index, Purpose::Start, 0), shape, dtype)?;
         let begin = combine(&[(&[1.0], mean), (&[1.0], &spread)])?;
         let rates = Rates::<T>::new(self, &modes, likelihood.curvature_at(&begin)?, shape)?;
         let steps = rates.steps.iter().copied().max().unwrap_or(0);

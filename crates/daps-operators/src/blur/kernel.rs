@@ -11,6 +11,10 @@ use crate::taps::Taps;
 /// ever stored in f32 has them at about 1e-8.
 const SEPARABLE: f64 = 1e-6;
 
+/// The largest side of a kernel that is made from numbers: in the paper's proportion, 61 of 256, that of an image of 8,500
+/// pixels a side, which is more than any picture that is read has. Whether it fits its image is judged when the blur is built.
+const MOST_SIDE: usize = 2047;
+
 /// What an image is beyond its border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -57,7 +61,7 @@ pub struct Kernel {
 impl Kernel {
     /// From `height x width` values, row-major. Rows and columns of zeros around the edge cost nothing: they are cut off.
     pub fn new(values: &[f64], height: usize, width: usize) -> Result<Self> {
-        if height * width == 0 || values.len() != height * width {
+        if values.is_empty() || height.checked_mul(width) != Some(values.len()) {
             let expected = format!("{height} x {width} values, at least one");
             return Err(Error::invalid("blur kernel", expected, values.len()));
         }
@@ -140,11 +144,20 @@ pub(crate) fn line_taps(kernel: &[f64], before: usize, border: Border, n: usize)
     Taps::new(n, (0..n).map(output))
 }
 
+/// Refuses a side whose square would take more memory than any blur needs, before it takes it.
+pub(super) fn check_side(what: &str, size: usize) -> Result<()> {
+    if size > MOST_SIDE {
+        return Err(Error::invalid(what, format!("at most {MOST_SIDE}"), size));
+    }
+    Ok(())
+}
+
 /// A Gaussian kernel of odd side `size`, cut off at four standard deviations (as scipy does) and normalised.
 pub fn gaussian_kernel(size: usize, std: f64) -> Result<Kernel> {
     if size.is_multiple_of(2) {
         return Err(Error::invalid("Gaussian kernel size", "an odd number", size));
     }
+    check_side("Gaussian kernel size", size)?;
     if !(std.is_finite() && std > 0.0) {
         return Err(Error::invalid("Gaussian kernel std", "a positive finite number", std));
     }
@@ -194,5 +207,11 @@ mod tests {
         assert!(error.contains("below the image's width 4"), "{error}");
         assert!(wide.check_fits(Border::Circular, 8, 4).is_ok());
         assert!(gaussian_kernel(4, 1.0).is_err() && gaussian_kernel(5, 0.0).is_err());
+        let error = gaussian_kernel(100_001, 1.5).unwrap_err().to_string();
+        assert_eq!(error, "Gaussian kernel size: expected at most 2047, got 100001");
+        assert!(gaussian_kernel(MOST_SIDE, 1.5).is_ok());
+        assert!(
+            Kernel::new(&[], 1 << 33, 1 << 33).is_err() && Kernel::new(&[1.0], 1 << 33, 1 << 33).is_err()
+        );
     }
 }

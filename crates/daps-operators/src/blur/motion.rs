@@ -3,6 +3,7 @@
 use daps_core::{Error, Result, fill_normal, open01};
 
 use super::Kernel;
+use super::kernel::check_side;
 use crate::rows::instance_stream;
 
 /// Points of a walk.
@@ -14,6 +15,7 @@ pub fn motion_kernel(size: usize, intensity: f64, seed: u64, row: u64) -> Result
     if size == 0 {
         return Err(Error::invalid("motion kernel size", "a positive number", size));
     }
+    check_side("motion kernel size", size)?;
     if !(0.0..=1.0).contains(&intensity) {
         return Err(Error::invalid("motion kernel intensity", "a number from 0 to 1", intensity));
     }
@@ -99,5 +101,10 @@ mod tests {
         assert_eq!(kernel(4, 2), kernel(4, 2));
         assert_eq!(motion_kernel(1, 0.5, 0, 0).unwrap().values, [1.0]);
         assert!(motion_kernel(9, 1.5, 0, 0).is_err() && motion_kernel(0, 0.5, 0, 0).is_err());
+        // The square of the last one is 0 in 64 bits.
+        for size in [100_000, 1 << 32] {
+            let error = motion_kernel(size, 0.5, 0, 0).unwrap_err().to_string();
+            assert_eq!(error, format!("motion kernel size: expected at most 2047, got {size}"));
+        }
     }
 }

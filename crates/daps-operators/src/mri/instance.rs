@@ -5,9 +5,15 @@ use daps_core::{Error, Result, open01};
 
 use crate::rows::{choose_distinct, instance_stream};
 
+/// Coils, at most: scanners have up to about a hundred.
+const MOST_COILS: usize = 256;
+
 /// Smooth maps `[1, coils, 2, height, width]` of coils around the image: sensitivity falls with the distance to the coil, the
 /// phase varies slowly, and Σ |S|² = 1 at every pixel.
 pub fn coil_maps(coils: usize, height: usize, width: usize, seed: u64) -> Result<Tensor> {
+    if coils > MOST_COILS {
+        return Err(Error::invalid("mri coils", format!("at most {MOST_COILS}"), coils));
+    }
     if coils * height * width == 0 {
         let got = format!("{coils} coils of {height} x {width}");
         return Err(Error::invalid("coil maps", "at least one coil and one pixel", got));
@@ -84,5 +90,10 @@ mod tests {
         }
         assert!(line_mask(64, 0.5, 0.1, 0).is_err() && line_mask(64, 4.0, f64::NAN, 0).is_err());
         assert!(coil_maps(0, 4, 4, 0).is_err());
+        // Times 2 x 4 x 4, the last one is 0 in 64 bits.
+        for coils in [1_000_000_000_000, 1 << 59] {
+            let error = coil_maps(coils, 4, 4, 0).unwrap_err().to_string();
+            assert_eq!(error, format!("mri coils: expected at most 256, got {coils}"));
+        }
     }
 }

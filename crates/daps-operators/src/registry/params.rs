@@ -21,6 +21,9 @@ use crate::{
 
 /// Parameters that build an operator.
 pub(crate) trait Params: Serialize + DeserializeOwned {
+    /// Parameters without a default; all are files.
+    const REQUIRED: &'static [&'static str] = &[];
+
     /// Fills what was not given with the defaults for images of this shape.
     fn complete(self, shape: &[usize]) -> Self {
         let _ = shape;
@@ -132,6 +135,8 @@ pub(crate) struct MaskParams {
 }
 
 impl Params for MaskParams {
+    const REQUIRED: &'static [&'static str] = &["mask"];
+
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let mut mask = with_rank(&read(&self.mask, "mask")?, 4)?;
         if is_picture(&self.mask) {
@@ -206,6 +211,8 @@ pub(crate) struct BlurParams {
 }
 
 impl Params for BlurParams {
+    const REQUIRED: &'static [&'static str] = &["kernel"];
+
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let picture = is_picture(&self.kernel);
         let array = read(&self.kernel, "kernel")?;
@@ -405,6 +412,8 @@ pub(crate) struct DenseParams {
 }
 
 impl Params for DenseParams {
+    const REQUIRED: &'static [&'static str] = &["matrix"];
+
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let matrix = with_rank(&read(&self.matrix, "matrix")?, 3)?;
         Ok(Arc::new(Dense::new(shape, &matrix)?))

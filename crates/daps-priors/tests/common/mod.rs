@@ -160,7 +160,7 @@ impl Differentiable for Dense {
     fn vjp(&self, _x: &Tensor, r: &Tensor) -> Result<Tensor> {
         self.adjoint(r)
     }
-    fn lipschitz_squared(&self) -> f64 {
+    fn lipschitz_squared(&self) -> Vec<f64> {
         self.norm_squared()
     }
 }
@@ -169,8 +169,8 @@ impl Linear for Dense {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         self.times(r, &self.output, &self.input, true)
     }
-    fn norm_squared(&self) -> f64 {
-        self.matrices.iter().flatten().map(|a| a * a).sum()
+    fn norm_squared(&self) -> Vec<f64> {
+        self.matrices.iter().map(|m| m.iter().map(|a| a * a).sum()).collect()
     }
 }
 

@@ -5,13 +5,14 @@
 //! measurements than unknowns and no preconditioner. Rows stop one by one: none depends on its neighbours.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, combine_dot, dot_rows, scale_each};
+use daps_core::real::{combine, combine_dot, dot_rows, pick, scale_each};
 use daps_core::{
     Address, ChainInfo, Cost, Covariance, Error, Gaussian, Linear, Noise, Purpose, Result, Step, update,
     update_dot,
 };
 
 use super::Exact;
+use crate::kernel::metropolis::keep_accepted;
 
 pub(super) fn draw(
     settings: &Exact,
@@ -24,27 +25,14 @@ pub(super) fn draw(
 ) -> Result<(Tensor, ChainInfo)> {
     let (prior, residual) = perturbed(mean, covariance, likelihood, operator, noise, step)?;
     let wide = residual.elem_count() < mean.elem_count();
-    // With one number each, the operator may know an approximate inverse of 1/r² + AᵀA/β².
-    let precisions = match (covariance, likelihood.beta_rows()) {
-        (Covariance::Scalar(c), Some(beta)) if c.len() == 1 && beta.len() == 1 => {
-            Some((1.0 / c[0], beta[0].powi(-2)))
-        }
-        _ => None,
-    };
+    let precisions = Precisions::of(covariance, likelihood);
     let approximate = |v: &Tensor| -> Option<Result<Tensor>> {
-        let (prior, data) = precisions?;
-        operator.approx_spectral_map(&|lambda| 1.0 / (prior + lambda * data), v)
+        precisions.as_ref().and_then(|precisions| precisions.approximate_inverse(operator, v))
     };
-    let hard = precisions
-        .is_some_and(|(prior, data)| operator.norm_squared() * data >= WORTH_PRECONDITIONING * prior);
-    let in_image_space = |v: &Tensor| match (covariance, likelihood.beta_rows()) {
+    let in_image_space = |v: &Tensor| match &precisions {
         // One number each: they ride along with the sum.
-        (Covariance::Scalar(c), Some(beta)) => {
-            let precision: Vec<f64> = c.iter().map(|c| 1.0 / c).collect();
-            let data: Vec<f64> = beta.iter().map(|b| b.powi(-2)).collect();
-            combine_dot(&[(&data, &operator.gram(v)?), (&precision, v)], Some(v))
-        }
-        _ => {
+        Some(Precisions { prior, data }) => combine_dot(&[(data, &operator.gram(v)?), (prior, v)], Some(v)),
+        None => {
             let data = operator.adjoint(&likelihood.weigh(&operator.apply(v)?)?)?;
             combine_dot(&[(&[1.0], &covariance.solve(v)?), (&[1.0], &data)], Some(v))
         }
@@ -54,6 +42,7 @@ pub(super) fn draw(
         combine_dot(&[(&[1.0], &data), (&[1.0], &likelihood.scale_by_variance(w)?)], Some(w))
     };
     let right = operator.adjoint(&likelihood.weigh(&residual)?)?;
+    let hard = precisions.as_ref().map_or_else(Vec::new, |p| p.hard(operator, mean.dims()[0]));
     let (change, iterations) = match approximate(&right).transpose()? {
         None if wide => {
             let (w, iterations) =
@@ -66,9 +55,13 @@ pub(super) fn draw(
         None => {
             solve(settings, &right, None, &in_image_space, Some(&|v| covariance.apply(v)), &Until::Residual)?
         }
-        guess if hard => {
-            let approximate = |v: &Tensor| approximate(v).unwrap_or_else(|| Ok(v.clone()));
-            solve(settings, &right, guess, &in_image_space, Some(&approximate), &Until::Residual)?
+        guess if hard.contains(&true) => {
+            let precondition = |v: &Tensor| {
+                let better = approximate(v).unwrap_or_else(|| Ok(v.clone()))?;
+                // Rows that are not worth it go on without, whatever their neighbours need.
+                if hard.contains(&false) { keep_accepted(v, &better, &hard) } else { Ok(better) }
+            };
+            solve(settings, &right, guess, &in_image_space, Some(&precondition), &Until::Residual)?
         }
         guess => solve(settings, &right, guess, &in_image_space, None, &Until::Residual)?,
     };
@@ -77,6 +70,36 @@ pub(super) fn draw(
     info.cost = Cost { nfe: 0, operator_calls: 2 + 2 * iterations };
     info.iterations = Some(iterations);
     Ok((x, info))
+}
+
+/// 1/r² and 1/β², where each is one number a row; a list has one entry for all rows or one per row.
+struct Precisions {
+    prior: Vec<f64>,
+    data: Vec<f64>,
+}
+
+impl Precisions {
+    fn of(covariance: &Covariance, likelihood: &Gaussian) -> Option<Self> {
+        let (Covariance::Scalar(c), Some(beta)) = (covariance, likelihood.beta_rows()) else { return None };
+        let (prior, data) = (c.iter().map(|c| 1.0 / c), beta.iter().map(|b| b.powi(-2)));
+        Some(Self { prior: prior.collect(), data: data.collect() })
+    }
+
+    /// About (1/r² + AᵀA/β²)⁻¹ v, where the operator knows it.
+    fn approximate_inverse(&self, operator: &dyn Linear, v: &Tensor) -> Option<Result<Tensor>> {
+        let inverse =
+            |row: usize, lambda: f64| 1.0 / (pick(&self.prior, row) + lambda * pick(&self.data, row));
+        operator.approx_spectral_map(&inverse, v)
+    }
+
+    /// Rows for which it is worth its cost in every iteration.
+    fn hard(&self, operator: &dyn Linear, rows: usize) -> Vec<bool> {
+        let norm = operator.norm_squared();
+        let hard = |row: usize| {
+            pick(&norm, row) * pick(&self.data, row) >= WORTH_PRECONDITIONING * pick(&self.prior, row)
+        };
+        (0..rows).map(hard).collect()
+    }
 }
 
 /// x' and y' - A x'.

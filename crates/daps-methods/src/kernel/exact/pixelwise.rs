@@ -20,6 +20,10 @@ const TRIES: usize = 4;
 /// ln of a share below the resolution of a uniform draw in f64.
 const NEGLIGIBLE: f64 = -37.0;
 
+/// A distance from the centre, in deviations, beyond which a normal falls off within rounding of where it is cut. Its square is
+/// still finite, as the rejection needs it.
+const FAR: f64 = 1e100;
+
 /// Most pieces that a function may have.
 const MAX_PIECES: usize = 8;
 
@@ -125,6 +129,13 @@ impl<'a> Pieces<'a> {
     }
 
     fn draw(&self, mean: f64, y: f64, rng: &mut ChaCha8Rng) -> f64 {
+        // Where no proposal would ever be kept, the value itself tells that its chain left the finite numbers.
+        if !mean.is_finite() || self.variance == 0.0 {
+            return mean;
+        }
+        if !(self.variance.is_finite() && self.variance > 0.0) {
+            return f64::NAN;
+        }
         let mut mass = [f64::NEG_INFINITY; MAX_PIECES];
         let mut center = [0.0; MAX_PIECES];
         let count = self.pieces.len();
@@ -221,6 +232,10 @@ fn ln_one_minus_exp(t: f64) -> f64 {
 
 /// A standard normal draw given a < Z < b, by rejection from whichever envelope fits the interval.
 pub(super) fn cut_normal(a: f64, b: f64, rng: &mut ChaCha8Rng) -> f64 {
+    // Nothing lies inside, and a rejection would go on for ever.
+    if a.is_nan() || b.is_nan() || a >= b {
+        return a;
+    }
     if b <= 0.0 {
         return -cut_normal(-b, -a, rng);
     }
@@ -236,6 +251,9 @@ pub(super) fn cut_normal(a: f64, b: f64, rng: &mut ChaCha8Rng) -> f64 {
             }
         }
         return uniform_envelope(a, b, 0.0, rng);
+    }
+    if a >= FAR {
+        return a;
     }
     // Right of zero: an exponential of the best rate, or a uniform where the interval is short against 1/a.
     let rate = 0.5 * (a + (a * a + 4.0).sqrt());
@@ -267,6 +285,16 @@ mod tests {
 
     fn rng() -> ChaCha8Rng {
         Noise::chains(11, 1).stream(0, Address::new(0, Purpose::Kernel, 0))
+    }
+
+    /// The pieces of HDR at scale 2.
+    fn hdr() -> [Piece; 3] {
+        let inf = f64::INFINITY;
+        [
+            Piece { low: -inf, high: -0.5, slope: 0.0, offset: -1.0 },
+            Piece { low: -0.5, high: 0.5, slope: 2.0, offset: 0.0 },
+            Piece { low: 0.5, high: inf, slope: 0.0, offset: 1.0 },
+        ]
     }
 
     /// ∫ of the standard normal density by Simpson's rule on a grid fine against the interval.
@@ -336,15 +364,35 @@ mod tests {
         }
     }
 
+    /// A mean or a variance that is not a number, or a mean that blew up, gives an answer, and not a number where it was none.
+    #[test]
+    fn chains_that_left_the_numbers_are_not_waited_for() {
+        let inf = f64::INFINITY;
+        let pieces = hdr();
+        let mut rng = rng();
+        let mut draw =
+            |mean: f64, variance: f64| Pieces::new(&pieces, (variance, 0.05)).draw(mean, 0.9, &mut rng);
+        for mean in [f64::NAN, inf, -inf] {
+            assert!(!draw(mean, 0.1).is_finite(), "{mean}");
+        }
+        for variance in [f64::NAN, inf, -0.1] {
+            assert!(draw(0.2, variance).is_nan(), "{variance}");
+        }
+        assert_eq!(draw(0.2, 0.0), 0.2);
+        for mean in [1e40, -1e200, 1e308] {
+            draw(mean, 0.1);
+        }
+        for (a, b) in
+            [(f64::NAN, 1.0), (-inf, f64::NAN), (1.0, 1.0), (inf, inf), (1e200, inf), (-inf, -1e200)]
+        {
+            cut_normal(a, b, &mut rng);
+        }
+    }
+
     /// Kolmogorov–Smirnov of HDR's conditional against numerical integration, over means, spreads and measurements.
     #[test]
     fn hdr_conditionals_pass_kolmogorov_smirnov() {
-        let inf = f64::INFINITY;
-        let pieces = [
-            Piece { low: -inf, high: -0.5, slope: 0.0, offset: -1.0 },
-            Piece { low: -0.5, high: 0.5, slope: 2.0, offset: 0.0 },
-            Piece { low: 0.5, high: inf, slope: 0.0, offset: 1.0 },
-        ];
+        let pieces = hdr();
         let mut rng = rng();
         for (mean, r, beta, y) in [
             (0.4, 0.3, 0.05, 0.9),
