@@ -1,15 +1,15 @@
 //! `daps compare`: how close reconstructions are to the truth.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use daps::core::candle::Tensor;
+use daps::quality;
 
 use crate::Outcome;
 use crate::table::{say, table};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Reconstructions: .npy or .safetensors of shape [n, channels, height, width] (or one image), values in [-1, 1]
+    /// Reconstructions: .npy or .safetensors of shape [n, channels, height, width] (or one image), values in [-1, 1] or bytes
     images: PathBuf,
     /// What they should be, in the same form
     truth: PathBuf,
@@ -18,20 +18,15 @@ pub struct Args {
     json: bool,
 }
 
-fn read(path: &Path) -> anyhow::Result<Tensor> {
-    let array = daps::priors::read_array(path, None)?;
-    Ok(if array.dims().len() == 3 { array.unsqueeze(0)? } else { array })
-}
-
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let metrics = daps::quality::compare(&read(&args.images)?, &read(&args.truth)?)?;
+    let metrics = quality::compare(&quality::read(&args.images)?, &quality::read(&args.truth)?)?;
     if args.json {
         for metric in &metrics {
             say(&serde_json::to_string(metric)?);
         }
         return Ok(Outcome::Done);
     }
-    let row = |m: &daps::quality::Metric| {
+    let row = |m: &quality::Metric| {
         let shown = m.mean().map_or("-".to_owned(), |v| format!("{v:.4}"));
         vec![m.name.to_owned(), shown, m.note.clone().unwrap_or_default()]
     };

@@ -3,8 +3,10 @@
 use clap::ValueEnum;
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
-use daps::methods::{BUDGETS, PRESETS, Preset, Scale, TASKS};
+use daps::methods::{BUDGETS, Budget, PRESETS, Preset, Scale, TASKS};
+use daps::operators::registry::{Entry, OPERATORS};
 use daps::validate::gmm;
+use toml::Table;
 
 use crate::Outcome;
 use crate::table::{say, table};
@@ -37,22 +39,22 @@ pub struct ExplainArgs {
 pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
     let row = |a: &str, b: &str| vec![a.to_owned(), b.to_owned()];
     let two: Vec<Vec<String>> = match args.what {
-        What::Operators => {
-            daps::operators::registry::OPERATORS.iter().map(|o| row(o.name, o.summary)).collect()
-        }
+        What::Operators => OPERATORS.iter().map(|o| row(o.name, o.summary)).collect(),
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
         What::Methods => return methods(),
         What::Tasks => daps::task::all().map(|t| row(t.name, t.summary)).collect(),
         What::Priors => priors().iter().map(|(name, summary)| row(name, summary)).collect(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
-        What::Budgets => BUDGETS
-            .iter()
-            .map(|b| row(b.name, &format!("{} ODE steps x {} levels", b.ode_steps, b.levels)))
-            .collect(),
+        What::Budgets => BUDGETS.iter().map(|b| row(b.name, &budget(b))).collect(),
         What::Gmm => gmm::METHODS.iter().map(|m| row(m.name, m.summary)).collect(),
     };
     say(&table(&["name", "what it is"], &two, 2));
     Ok(Outcome::Done)
+}
+
+/// What a budget is spent on.
+fn budget(budget: &Budget) -> String {
+    format!("{} ODE steps x {} levels", budget.ode_steps, budget.levels)
 }
 
 /// Trained priors first, then the kinds that a configuration can have.
@@ -66,7 +68,7 @@ fn priors() -> Vec<(&'static str, &'static str)> {
 
 /// The matrix of methods and operators: a mark where the pair fits.
 fn methods() -> anyhow::Result<Outcome> {
-    let operators: Vec<&str> = daps::operators::registry::OPERATORS.iter().map(|o| o.name).collect();
+    let operators: Vec<&str> = OPERATORS.iter().map(|o| o.name).collect();
     let mut rows = Vec::new();
     for fit in daps::fit::matrix()? {
         let marks = fit.refusals.iter().map(|r| if r.is_none() { "yes" } else { "-" }.to_owned());
@@ -87,8 +89,9 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         found = true;
         say(&format!("{name} ({kind})\n  {summary}"));
     };
-    if let Some(o) = daps::operators::registry::OPERATORS.iter().find(|o| o.name == name) {
+    if let Some(o) = OPERATORS.iter().find(|o| o.name == name) {
         heading("operator", o.summary);
+        say(&settings(o)?);
         if TASKS.iter().any(|t| t.task == name) {
             for kernel in ["langevin", "hmc"] {
                 let tuned = Preset::Paper.daps(name, None, kernel)?.kernel;
@@ -124,22 +127,41 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     if let Some(t) = daps::task::all().find(|t| t.name == name) {
         heading("task", t.summary);
-        let at = |side: usize| {
-            let channels = if daps::task::TASKS.iter().any(|t| t.name == name) { 3 } else { 1 };
-            toml::to_string(&(daps::operators::entry(name)?.defaults)(&[channels, side, side]))
-                .map_err(anyhow::Error::from)
-        };
-        say(&format!("  at 64x64:\n{}\n  at 256x256:\n{}", indent(&at(64)?), indent(&at(256)?)));
     }
     if let Some(p) = PRESETS.iter().find(|p| p.name == name) {
         heading("preset", p.summary);
         let daps = p.preset.settings("super_resolution", None, None)?;
         say(&format!("  for super_resolution:\n{}", indent(&toml::to_string(&daps)?)));
     }
+    if let Some(b) = BUDGETS.iter().find(|b| b.name == name) {
+        heading("budget", &budget(b));
+    }
+    if let Some(m) = gmm::METHODS.iter().find(|m| m.name == name) {
+        heading("method of the mixture test bed", m.summary);
+    }
     if found {
         return Ok(Outcome::Done);
     }
-    anyhow::bail!("nothing is called '{name}'; see: daps list tasks|operators|kernels|methods|priors|presets")
+    let lists = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let lists: Vec<String> = lists.map(|list| list.get_name().to_owned()).collect();
+    anyhow::bail!("nothing is called '{name}'; see: daps list {}", lists.join("|"))
+}
+
+/// The settings of an operator with their defaults, which may depend on the image's side; what has none is a file.
+fn settings(operator: &Entry) -> anyhow::Result<String> {
+    // Those of the paper work on colour pictures, others on one channel or on shapes that their defaults do not look at.
+    let channels = if daps::task::TASKS.iter().any(|t| t.name == operator.name) { 3 } else { 1 };
+    let files: Table = operator.required.iter().map(|key| ((*key).to_owned(), "FILE".into())).collect();
+    let at = |side: usize| -> anyhow::Result<String> {
+        let settings = (operator.complete)(&files, &[channels, side, side])?;
+        Ok(indent(&toml::to_string(&settings)?))
+    };
+    let (small, large) = (at(64)?, at(256)?);
+    Ok(match small.is_empty() {
+        true => "  no settings".to_owned(),
+        false if small == large => format!("  default settings:\n{small}"),
+        false => format!("  default settings at 64x64:\n{small}\n  at 256x256:\n{large}"),
+    })
 }
 
 fn indent(text: &str) -> String {

@@ -56,9 +56,9 @@ enum Command {
     /// Time layers and networks on this machine
     #[command(subcommand)]
     Bench(bench::Command),
-    /// List tasks, operators, kernels, methods, priors, presets or budgets
+    /// List tasks, operators, kernels, methods, priors, presets, budgets or the methods of the mixture test bed
     List(list::ListArgs),
-    /// Explain an operator, kernel, method, prior or preset by its name
+    /// Explain anything that `daps list` shows by its name
     Explain(list::ExplainArgs),
 }
 

@@ -24,7 +24,7 @@ pub struct Args {
     /// Go on with the run in that directory
     #[arg(long)]
     resume: bool,
-    /// Begin with the weights of this exported prior, instead of random ones, and count on from its images
+    /// Begin with the weights of this file, such as an exported prior, instead of random ones, and count on from its images
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     start: Option<PathBuf>,
     /// Train until this many images were seen instead of the configuration's number
@@ -57,11 +57,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
-    let done = daps::train::export(run, out, &mut bar);
-    if bar.stopped() {
-        return Ok(Outcome::Stopped);
-    }
-    let done = done?;
+    let done = match daps::train::export(run, out, &mut bar) {
+        Err(error) if error.is_cancelled() => {
+            eprintln!("stopped; nothing was written");
+            return Ok(Outcome::Stopped);
+        }
+        // A stop that came too late changed nothing.
+        done => done?,
+    };
     say(&format!("{} written after {} images; sha256 {}", out.display(), done.images, done.sha256));
     if let Some(accuracy) = done.accuracy {
         say(&format!("{:.2} % of the images that it was not trained on are recognised", 100.0 * accuracy));
@@ -91,6 +94,7 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
         trainer.parameters(),
         trainer.images(),
     );
+    trainer.start_notes().iter().for_each(|note| eprintln!("note: {note}"));
     let mut bar = Bar::new()?;
     let done = training.run(&mut bar)?;
     if args.json {

@@ -3,10 +3,13 @@
 use std::path::Path;
 
 use candle_core::safetensors::Load;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use safetensors::SafeTensors;
 
 use crate::{Error, Result, npy};
+
+/// Values beyond this are no picture's, whose own lie between -1 and 1.
+const FAR: f64 = 2.0;
 
 /// Which tensor of a file that may hold several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,19 @@ pub fn read_array(path: &Path, choice: Choice) -> Result<Tensor> {
     }
 }
 
+/// The numbers of pictures, in f64: bytes mean what they mean in a picture, 0 to 255 for -1 to 1; others mean themselves.
+pub fn as_pictures(array: &Tensor) -> Result<Tensor> {
+    let values = array.to_dtype(DType::F64)?;
+    Ok(if array.dtype() == DType::U8 { values.affine(1.0 / 127.5, -1.0)? } else { values })
+}
+
+/// The smallest and the largest of pictures' numbers, where those are no pictures' at all.
+pub fn beyond_pictures(values: &Tensor) -> Result<Option<(f64, f64)>> {
+    let values: Vec<f64> = values.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?;
+    let (low, high) = values.iter().fold((0f64, 0f64), |(low, high), v| (low.min(*v), high.max(*v)));
+    Ok((low < -FAR || high > FAR).then_some((low, high)))
+}
+
 fn from_safetensors(bytes: &[u8], choice: Choice) -> Result<Tensor> {
     let file = SafeTensors::deserialize(bytes)
         .map_err(|error| Error::content("a readable safetensors file", error))?;
@@ -64,6 +80,17 @@ fn from_safetensors(bytes: &[u8], choice: Choice) -> Result<Tensor> {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+
+    #[test]
+    fn bytes_stand_for_a_pictures_range_and_other_numbers_for_themselves() {
+        let bytes = Tensor::new(&[0u8, 51, 255], &Device::Cpu).unwrap();
+        let values: Vec<f64> = as_pictures(&bytes).unwrap().to_vec1().unwrap();
+        assert!(values.iter().zip([-1.0, -0.6, 1.0]).all(|(v, e)| (v - e).abs() < 1e-12), "{values:?}");
+        let floats = Tensor::new(&[-0.5f32, 200.0], &Device::Cpu).unwrap();
+        assert_eq!(as_pictures(&floats).unwrap().to_vec1::<f64>().unwrap(), [-0.5, 200.0]);
+        assert_eq!(beyond_pictures(&floats).unwrap(), Some((-0.5, 200.0)));
+        assert_eq!(beyond_pictures(&as_pictures(&bytes).unwrap()).unwrap(), None);
+    }
 
     #[test]
     fn arrays_come_back_and_failures_are_sentences() {

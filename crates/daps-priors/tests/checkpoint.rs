@@ -212,6 +212,19 @@ fn sizes_beyond_the_file_are_refused() {
     }
 }
 
+/// Nothing of an empty tensor is read, so its offset and strides are not judged; its sizes are.
+#[test]
+fn an_empty_tensor_may_point_anywhere() {
+    for (offset, shape, strides) in [(i32::MAX, vec![0], vec![1]), (5, vec![2, 0, 3], vec![7, i32::MAX, 1])] {
+        let pickle = one_tensor("FloatStorage", 4, offset, &shape, &strides);
+        let tensors = read_archive(Cursor::new(archive(&pickle, &floats(4)))).unwrap();
+        let dims: Vec<usize> = shape.iter().map(|n| *n as usize).collect();
+        assert_eq!((tensors["w"].dims(), tensors["w"].elem_count()), (&dims[..], 0));
+    }
+    let vast = one_tensor("FloatStorage", 4, 0, &[0, i32::MAX, i32::MAX, i32::MAX], &[1; 4]);
+    assert!(refused(&vast, &floats(4)).ends_with("which no memory holds"));
+}
+
 #[test]
 fn damage_is_refused_and_nothing_panics() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,8 +6,9 @@ use std::path::Path;
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{combine, to_f64};
 use daps_core::{Address, Denoiser, DifferentiableDenoiser, Full, Noise, Purpose, RowCovariance, Sigma};
+use daps_priors::checkpoint::{self, WeightType};
 use daps_priors::training::{Dataset, Export, Images, TrainConfig, Trainer, measure_spread, spread_levels};
-use daps_priors::{Analytic, GaussianMixture, NetworkConfig, NetworkPrior, checkpoint};
+use daps_priors::{Analytic, GaussianMixture, NetworkConfig, NetworkPrior};
 use faer::Mat;
 
 fn config(extra: &str) -> TrainConfig {
@@ -198,6 +199,117 @@ fn training_goes_on_from_exported_weights() {
     exported(&first, &file);
     let refusal = Trainer::new(other, pictures(27)).unwrap().start(&file).unwrap_err().to_string();
     assert!(refusal.contains("its network differs (sigma_data = "), "{refusal}");
+}
+
+/// A point of the loss curve covers 50 steps, but a run that began with weights may have done fewer of them itself.
+#[test]
+fn the_first_point_after_a_start_is_a_mean_over_the_steps_since_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tiny.safetensors");
+    let mut first = trainer();
+    (0..7).for_each(|_| {
+        first.advance().unwrap();
+    });
+    exported(&first, &file);
+    let mut second = trainer();
+    second.start(&file).unwrap();
+    let losses: Vec<f64> = (7..100).map(|_| second.advance().unwrap()).collect();
+    assert_eq!(second.curve().len(), 2);
+    for (point, losses) in second.curve().iter().zip([&losses[..43], &losses[43..]]) {
+        let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+        assert!((point.loss - mean).abs() < 1e-12, "{} for {mean}", point.loss);
+    }
+}
+
+#[test]
+fn converted_weights_keep_what_they_say_of_themselves() {
+    let dir = tempfile::tempdir().unwrap();
+    let [half, single] = ["half.safetensors", "single.safetensors"].map(|name| dir.path().join(name));
+    let mut first = trainer();
+    first.advance().unwrap();
+    exported(&first, &half);
+    checkpoint::convert(&half, &single, WeightType::F32, None).unwrap();
+    let [before, after] = [&half, &single].map(|path| checkpoint::read(path).unwrap());
+    assert!(after.spread().unwrap().is_some());
+    assert_eq!(after.spread().unwrap(), before.spread().unwrap());
+    let mut second = trainer();
+    second.start(&single).unwrap();
+    assert_eq!((second.images(), second.earlier_runs(), second.start_notes().len()), (6, &[6][..], 0));
+}
+
+/// The same file with another text of the same length in its header.
+fn replace(path: &Path, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).unwrap();
+    bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_run_tells_of_weights_that_have_seen_other_or_unknown_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second, cut] =
+        ["first", "second", "cut"].map(|n| dir.path().join(format!("{n}.safetensors")));
+    // The network is the same whatever the images.
+    let trainer = |images: usize| {
+        let mut config = config("");
+        config.loss.sigma_data = Some(0.5);
+        Trainer::new(config, pictures(images)).unwrap()
+    };
+    let started = |images: usize, path: &Path| {
+        let mut trainer = trainer(images);
+        trainer.start(path).unwrap();
+        trainer
+    };
+    let (other, unknown) = ("have seen other images", "do not say which images");
+    let tells = |trainer: &Trainer, part: &str| {
+        let notes = trainer.start_notes();
+        assert!(notes.len() == 1 && notes[0].contains(part), "{part}: {notes:?}");
+    };
+    let mut run = trainer(27);
+    run.advance().unwrap();
+    assert!(run.start_notes().is_empty());
+    exported(&run, &first);
+    assert!(started(27, &first).start_notes().is_empty());
+    let mut run = started(28, &first);
+    tells(&run, other);
+    // It is still told after a resumption, and by whatever run begins with the weights of this one.
+    run.advance().unwrap();
+    run.save(&cut).unwrap();
+    let mut resumed = trainer(28);
+    resumed.resume(&cut).unwrap();
+    tells(&resumed, other);
+    exported(&run, &second);
+    tells(&started(28, &second), other);
+    // Runs that began, and files that were written, before the data were noted.
+    replace(&cut, r#"\"seen\""#, r#"\"Seen\""#);
+    let mut resumed = trainer(28);
+    resumed.resume(&cut).unwrap();
+    tells(&resumed, unknown);
+    replace(&first, "\"daps.data\"", "\"daps.Data\"");
+    tells(&started(27, &first), unknown);
+    exported(&started(27, &first), &second);
+    tells(&started(27, &second), unknown);
+    replace(&first, "\"daps.images\":\"6\"", "\"daps.images\":\"x\"");
+    let refusal = trainer(27).start(&first).unwrap_err().to_string();
+    assert!(refusal.contains("cannot be started from: its daps.images is damaged"), "{refusal}");
+    // Weights from elsewhere say nothing at all of themselves.
+    checkpoint::write(&first, &run.averaged_weights().unwrap()).unwrap();
+    let refusal = trainer(27).start(&first).unwrap_err().to_string();
+    assert!(refusal.contains("carries no network configuration"), "{refusal}");
+    std::fs::write(first.with_extension("toml"), run.network().to_toml().unwrap()).unwrap();
+    let run = started(27, &first);
+    assert_eq!((run.images(), run.earlier_runs()), (0, &[0][..]));
+    let notes = run.start_notes();
+    assert!(notes.len() == 2 && notes[0].contains("how many") && notes[1].contains(unknown), "{notes:?}");
+}
+
+#[test]
+fn something_must_be_left_to_train_on() {
+    let all = Dataset::split(Images::bytes([1, 8, 8], vec![0; 3 * 64]), 3).unwrap();
+    let refusal = Trainer::new(config(""), all).err().unwrap().to_string();
+    assert_eq!(refusal, "data.held_out: expected fewer than the 3 images of the data set, got 3");
 }
 
 fn normals(seed: u64, rows: usize, shape: &[usize]) -> Tensor {

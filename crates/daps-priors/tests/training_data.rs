@@ -141,6 +141,9 @@ fn what_is_no_data_set_is_refused_in_one_sentence() {
     RgbImage::new(32, 32).write_to(&mut jpeg, image::ImageFormat::Jpeg).unwrap();
     let jpeg = jpeg.into_inner();
     put("half/a.jpg", &jpeg[..jpeg.len() - 20]);
+    fs::create_dir(dir.path().join("long")).unwrap();
+    // A hole: it takes no room on the disk, and is not read.
+    fs::File::create(dir.path().join("long/a.png")).unwrap().set_len(300 << 20).unwrap();
     put("short-idx", &[0, 0, 8, 3, 0, 0, 0, 9]);
     put("wrong-idx", &[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3]);
     put("other.bin", b"something else entirely");
@@ -165,6 +168,7 @@ fn what_is_no_data_set_is_refused_in_one_sentence() {
             [3, 4, 4],
             "half/a.jpg: cannot be read as a picture (the file ends before the picture does)",
         ),
+        ("long", [3, 4, 4], "long/a.png: is 300 MB; pictures are read up to 256 MB"),
         ("text", [2, 4, 4], "pictures have 1 or 3 channels, the network's images 2"),
         ("short-idx", [1, 4, 4], "is no whole IDX file"),
         ("wrong-idx", [1, 4, 4], "says that it holds 2 images of 2x2, but has 3 bytes"),
@@ -180,6 +184,11 @@ fn what_is_no_data_set_is_refused_in_one_sentence() {
     }
     fs::create_dir(dir.path().join("one")).unwrap();
     put("one/a.png", &png(&RgbImage::new(4, 4)));
-    let refused = read(dir.path(), "one", [3, 4, 4], 1, Fit::Crop).unwrap_err();
-    assert!(refused.ends_with("has 1 images, none of which is left when 1 are held out"), "{refused}");
+    let refused = read(dir.path(), "one", [3, 4, 4], 2, Fit::Crop).unwrap_err();
+    assert!(refused.ends_with("has 1 images, fewer than the 2 to be held out"), "{refused}");
+    // Whoever trains nothing may hold out all of them.
+    let all = read(dir.path(), "one", [3, 4, 4], 1, Fit::Crop).unwrap();
+    assert_eq!((all.train.len(), all.held_out.len()), (0, 1));
+    let none = Dataset::split(daps_priors::training::Images::bytes([1, 2, 2], vec![]), 0).unwrap_err();
+    assert_eq!(none, "holds no images");
 }

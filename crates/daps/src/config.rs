@@ -143,14 +143,23 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// Makes the files and folders that a table of settings names absolute; they start at `base`.
 pub(crate) fn settle(table: &mut Table, base: &Path) -> Result<()> {
-    // These are names, even where something of the same name lies about.
-    const NAMES: [&str; 2] = ["kind", "name"];
-    for (_, value) in table.iter_mut().filter(|(key, _)| !NAMES.contains(&key.as_str())) {
-        if let Some(path) = value.as_str().map(|text| base.join(text)).filter(|path| path.exists()) {
+    for (key, value) in table.iter_mut() {
+        let file = value.as_str().filter(|text| !is_name(key, text)).map(|text| base.join(text));
+        if let Some(path) = file.filter(|path| path.exists()) {
             *value = toml::Value::from(absolute(&path)?.to_string_lossy().into_owned());
         }
     }
     Ok(())
+}
+
+/// Whether a setting is a name, even where a file or folder of the same name lies about.
+fn is_name(key: &str, text: &str) -> bool {
+    match key {
+        "kind" | "name" | "border" | "tensor" | "sha256" => true,
+        // A network's configuration is a known one or a file.
+        "config" => daps_priors::network::named(text).is_ok(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +175,29 @@ mod tests {
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
         assert_eq!(config.method(false).unwrap().0, "daps");
         assert_eq!(config.method(true).unwrap().0, "discrete_daps");
+    }
+
+    #[test]
+    fn names_stay_names_where_something_of_the_same_name_lies_about() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["network", "ffhq256", "reflect", "points", "net.toml", "w.pt", "kernel.npy"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let settled = |text: &str| {
+            let mut table: Table = text.parse().unwrap();
+            settle(&mut table, dir.path()).unwrap();
+            table
+        };
+        let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let prior = settled("kind = 'network'\nfile = 'w.pt'\nconfig = 'ffhq256'\ntensor = 'points'");
+        assert_eq!(prior["kind"].as_str(), Some("network"));
+        assert_eq!(prior["config"].as_str(), Some("ffhq256"));
+        assert_eq!(prior["tensor"].as_str(), Some("points"));
+        assert_eq!(prior["file"].as_str(), Some(at("w.pt").as_str()));
+        assert_eq!(settled("config = 'net.toml'")["config"].as_str(), Some(at("net.toml").as_str()));
+        let options = settled("kernel = 'kernel.npy'\nborder = 'reflect'");
+        assert_eq!(options["border"].as_str(), Some("reflect"));
+        assert_eq!(options["kernel"].as_str(), Some(at("kernel.npy").as_str()));
     }
 
     #[test]

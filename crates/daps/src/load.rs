@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{batched, to_f64};
+use daps_core::real::batched;
 use daps_files::{Choice, ENDINGS, Picture, is_array, is_picture, on_white};
 use image::DynamicImage;
 use image::imageops::FilterType;
@@ -16,8 +16,6 @@ use crate::{Error, Result};
 
 /// A picture is enlarged at most this many times.
 const MOST_ENLARGED: u32 = 8;
-/// Values beyond this are no picture's, whose own lie between -1 and 1.
-const FAR: f64 = 2.0;
 
 /// Items of one shape with their names.
 pub struct Batch {
@@ -78,18 +76,21 @@ fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result
     let found =
         daps_files::read_array(path, Choice::Preferred(tensor)).map_err(|e| Error::content(path, e))?;
     let mut notes = Vec::new();
-    let mut values = found.to_dtype(DType::F64)?;
-    daps_core::real::check_finite(&path.display().to_string(), &values)?;
+    let refuse = |e: daps_files::Error| Error::content(path, e);
     let pictures = meaning == Meaning::Pictures;
+    let values = match pictures {
+        true => daps_files::as_pictures(&found).map_err(refuse)?,
+        false => found.to_dtype(DType::F64)?,
+    };
+    daps_core::real::check_finite(&path.display().to_string(), &values)?;
     if pictures && found.dtype() == DType::U8 {
-        values = values.affine(1.0 / 127.5, -1.0)?;
         notes.push(format!("{}: bytes; 0 to 255 stand for -1 to 1", path.display()));
-    } else if pictures && shape.len() == 3 {
-        let (low, high) = to_f64(&values)?.iter().fold((0f64, 0f64), |(l, h), v| (l.min(*v), h.max(*v)));
-        if low < -FAR || high > FAR {
-            let what = format!("values from {low} to {high}, where pictures have -1 to 1");
-            notes.push(format!("{}: {what}", path.display()));
-        }
+    } else if pictures
+        && shape.len() == 3
+        && let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)?
+    {
+        let what = format!("values from {low} to {high}, where pictures have -1 to 1");
+        notes.push(format!("{}: {what}", path.display()));
     }
     let values = if values.dims() == shape { values.unsqueeze(0)? } else { values };
     if values.dims().is_empty() || &values.dims()[1..] != shape || values.dims()[0] == 0 {

@@ -1,7 +1,10 @@
 //! Image quality of reconstructions against the truth: every metric the paper reports, or how to get its weights.
 
+use std::path::Path;
+
 use candle_core::{DType, Tensor};
-use daps_core::real::to_f64;
+use daps_core::real::{check_finite, to_f64};
+use daps_files::Choice;
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::image::{psnr, ssim};
 use daps_metrics::inception::{FEATURES, Inception};
@@ -34,6 +37,20 @@ pub(crate) const FEWEST_FOR_FID: usize = 100;
 
 /// A metric of one image beside its truth.
 type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;
+
+/// Images `[n, channels, height, width]` from a `.npy` or `.safetensors` file of that shape or of one image. Bytes mean what
+/// they mean in a picture; other numbers that no picture has are refused, because [`compare`] would clip them away.
+pub fn read(path: &Path) -> Result<Tensor> {
+    let refuse = |e: daps_files::Error| Error::content(path, e);
+    let array = daps_files::read_array(path, Choice::Only).map_err(refuse)?;
+    let values = daps_files::as_pictures(&array).map_err(refuse)?;
+    check_finite(&path.display().to_string(), &values)?;
+    if let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)? {
+        let what = format!("values from {low} to {high}, where pictures have -1 to 1 (or 0 to 255 as bytes)");
+        return Err(Error::content(path, what));
+    }
+    Ok(if values.dims().len() == 3 { values.unsqueeze(0)? } else { values })
+}
 
 /// All metrics of images `[n, channels, height, width]` in [-1, 1]; values outside are clipped first.
 pub fn compare(images: &Tensor, truth: &Tensor) -> Result<Vec<Metric>> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use serde::Serialize;
 
-use super::{CONFIG_KEY, find_config, read, safe};
+use super::{CONFIG_KEY, Checkpoint, KEY_PREFIX, find_config, read, safe};
 use crate::network::NetworkConfig;
 use crate::{Error, Result};
 
@@ -79,20 +79,22 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
     })
 }
 
-/// Writes the tensors of `input` as safetensors, with the configuration (given, or in or beside the input) and a
-/// checksum in the metadata. A configuration that the tensors do not fit is refused; so is a number that a smaller type
-/// cannot hold. Whole numbers keep their type.
+/// Writes the tensors of `input` as safetensors. The metadata hold the configuration (given, or in or beside the input), a
+/// checksum, and what else the input says of its weights: r(σ), the images that they have seen. A configuration that the
+/// tensors do not fit is refused; so is a number that a smaller type cannot hold. Whole numbers keep their type.
 pub fn convert(input: &Path, output: &Path, dtype: WeightType, config: Option<&NetworkConfig>) -> Result<()> {
     let config = match config {
         Some(config) => Some(config.clone()),
         None => find_config(input)?,
     };
-    let tensors = read(input)?.tensors;
+    let Checkpoint { tensors, metadata, .. } = read(input)?;
     if let Some(config) = &config {
         config.network(tensors.clone()).map_err(|e| e.within(input))?;
     }
     let written = cast_all(tensors, dtype).map_err(|reason| Error::file(input, reason))?;
-    let mut metadata = HashMap::new();
+    // The old checksum goes along, and is replaced when the file is written.
+    let mut metadata: HashMap<String, String> =
+        metadata.into_iter().filter(|(key, _)| key.starts_with(KEY_PREFIX)).collect();
     if let Some(config) = &config {
         metadata.insert(CONFIG_KEY.to_owned(), config.to_toml()?);
     }

@@ -8,7 +8,7 @@ mod torch;
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::Tensor;
 use daps_core::SpreadTable;
@@ -37,6 +37,9 @@ pub struct Checkpoint {
     pub metadata: BTreeMap<String, String>,
 }
 
+/// How all metadata keys of ours begin.
+pub(crate) const KEY_PREFIX: &str = "daps.";
+
 /// Metadata keys of files that [`convert`] writes.
 pub(crate) const CONFIG_KEY: &str = "daps.config";
 pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
@@ -48,6 +51,8 @@ pub const SPREAD_KEY: &str = "daps.spread";
 pub const IMAGES_KEY: &str = "daps.images";
 /// Metadata key of the images that had been seen when each of the earlier runs ended from whose weights training went on, as JSON.
 pub const EARLIER_KEY: &str = "daps.earlier";
+/// Metadata key of the checksums of the data that the weights have seen, each once, as JSON; null stands for unknown data.
+pub const DATA_KEY: &str = "daps.data";
 
 impl Checkpoint {
     /// A safetensors file in memory; `name` is what messages call it.
@@ -111,10 +116,13 @@ pub(crate) fn find_config(path: &Path) -> Result<Option<NetworkConfig>> {
     if beside.is_file() { read_config(&beside).map(Some) } else { Ok(None) }
 }
 
-/// A configuration by name, or from a TOML file.
+/// A configuration by name, or from a TOML file; a file that is called like a known one needs a path, such as `./ffhq256`.
 pub fn config_named(name_or_file: &str) -> Result<NetworkConfig> {
-    let path = PathBuf::from(name_or_file);
-    if path.is_file() { read_config(&path) } else { named(name_or_file) }
+    let path = Path::new(name_or_file);
+    match named(name_or_file) {
+        Err(_) if path.is_file() => read_config(path),
+        known => known,
+    }
 }
 
 fn read_config(path: &Path) -> Result<NetworkConfig> {

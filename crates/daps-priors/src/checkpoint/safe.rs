@@ -73,22 +73,9 @@ pub(crate) fn write(
     mut metadata: HashMap<String, String>,
 ) -> Result<()> {
     metadata.insert(CHECKSUM_KEY.to_owned(), checksum(tensors));
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let temporary = Path::new(&name);
-    // The library writes files that only their owner can read; ours get what any new file gets.
-    let usual = std::fs::File::create(temporary)
-        .and_then(|file| Ok(file.metadata()?.permissions()))
-        .map_err(|e| Error::file(path, e))?;
-    let written = safetensors::serialize_to_file(tensors, Some(metadata), temporary)
-        .map_err(|e| Error::file(path, e))
-        .and_then(|()| std::fs::set_permissions(temporary, usual).map_err(|e| Error::file(path, e)))
-        .and_then(|()| std::fs::rename(temporary, path).map_err(|e| Error::file(path, e)));
-    if written.is_err() {
-        // Nothing half-written stays behind; the first error is the one to tell.
-        let _ = std::fs::remove_file(temporary);
-    }
-    written
+    // From memory: the library's own writer neither waits for the disk nor clears its temporary file away when it is killed.
+    let bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| Error::file(path, e))?;
+    daps_files::write(path, &bytes).map_err(|e| Error::file(path, e))
 }
 
 /// SHA-256 over names, types, shapes and numbers in the order of the names.
@@ -117,5 +104,20 @@ mod tests {
         std::fs::write(&plain, b"").unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions();
         assert_eq!(mode(&ours), mode(&plain));
+    }
+
+    /// Whatever a killed write leaves behind, the next one takes it up: there is no file of a random name.
+    #[test]
+    fn files_are_written_under_one_temporary_name() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (path, temporary) = (dir.path().join("a.safetensors"), dir.path().join("a.safetensors.tmp"));
+        let tensors = BTreeMap::from([("x".to_owned(), Tensor::new(&[1f32, 2.0], &Device::Cpu).unwrap())]);
+        std::fs::write(&temporary, b"left behind").unwrap();
+        let before = std::fs::metadata(&temporary).unwrap().ino();
+        write(&path, &tensors, HashMap::new()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), before);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(read(&path).is_ok());
     }
 }

@@ -114,7 +114,7 @@ impl<R: Read + Seek> Entries<R> {
             ));
         }
         let gathered = gather(view, elements, &bytes, size);
-        numbers(&gathered, view.storage.element, &view.shape).or_else(|e| refuse(e.to_string()))
+        numbers(&gathered, view.storage.element, &view.shape)
     }
 }
 
@@ -144,13 +144,17 @@ fn checked_len(view: &View) -> Result<usize> {
 
 /// The elements of a view, one after the other.
 fn gather(view: &View, elements: usize, bytes: &[u8], size: usize) -> Vec<u8> {
+    // Of an empty tensor, neither the offset nor the strides were checked: they may point anywhere.
+    if elements == 0 {
+        return Vec::new();
+    }
     let mut expected = 1;
     let contiguous = view.shape.iter().zip(&view.strides).rev().all(|(n, stride)| {
         let fits = *n == 1 || *stride == expected;
         expected *= n;
         fits
     });
-    if contiguous || elements == 0 {
+    if contiguous {
         return bytes[view.offset * size..][..elements * size].to_vec();
     }
     let mut out = Vec::with_capacity(elements * size);
@@ -181,15 +185,19 @@ pub fn read_numpy(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
         return refuse("holds no numpy arrays");
     }
     let tensor = |(name, a): (String, pickle::Array)| {
-        let tensor = numbers(&bytes[a.bytes], a.element, &a.shape).or_else(|e| refuse(e.to_string()))?;
+        let tensor = numbers(&bytes[a.bytes], a.element, &a.shape)?;
         Ok((name, tensor))
     };
     arrays.into_iter().map(tensor).collect()
 }
 
-fn numbers(bytes: &[u8], element: Element, shape: &[usize]) -> candle_core::Result<Tensor> {
+fn numbers(bytes: &[u8], element: Element, shape: &[usize]) -> Result<Tensor> {
+    // A tensor's strides are products of its sizes, even where another size is zero.
+    if shape.iter().try_fold(1usize, |n, s| n.checked_mul((*s).max(1))).is_none() {
+        return refuse(format!("declares the shape {shape:?}, which no memory holds"));
+    }
     let raw = |dtype| Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu);
-    match element {
+    let tensor = match element {
         Element::F64 => raw(DType::F64),
         Element::F32 => raw(DType::F32),
         Element::F16 => raw(DType::F16),
@@ -204,5 +212,6 @@ fn numbers(bytes: &[u8], element: Element, shape: &[usize]) -> candle_core::Resu
             };
             Tensor::from_vec(bytes.chunks_exact(size).map(value).collect::<Vec<i64>>(), shape, &Device::Cpu)
         }
-    }
+    };
+    tensor.or_else(|e| refuse(e.to_string()))
 }

@@ -32,8 +32,9 @@ pub struct TrainConfig {
     /// Side of the patches that the network sees as one pixel.
     #[serde(default = "one")]
     pub patch: usize,
-    /// Begin with these weights, a file of `daps train export`, instead of random ones. The count of images goes on from theirs, and
-    /// with it everything that depends on it but the warm-up, which the optimiser needs again.
+    /// Begin with these weights, a file of `daps train export` or another of the same network, instead of random ones. The count of
+    /// images goes on from theirs (from 0 where the file has none), and with it everything that depends on it but the warm-up, which
+    /// the optimiser needs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<PathBuf>,
     /// Train a prior over tokens instead of a denoiser: grey values are cut into as many parts as there are symbols.

@@ -194,11 +194,14 @@ impl Dataset {
             .map_err(|reason| Error::file(&source, reason))
     }
 
-    /// Keeps the last `held_out` images apart.
+    /// Keeps the last `held_out` images apart; perhaps all of them, where nothing is to be trained.
     pub fn split(mut train: Images, held_out: usize) -> std::result::Result<Self, String> {
         let count = train.len();
-        if held_out >= count {
-            return Err(format!("has {count} images, none of which is left when {held_out} are held out"));
+        if count == 0 {
+            return Err("holds no images".to_owned());
+        }
+        if held_out > count {
+            return Err(format!("has {count} images, fewer than the {held_out} to be held out"));
         }
         let mut hash = Sha256::new();
         train.digest(&mut hash);

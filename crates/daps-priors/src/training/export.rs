@@ -9,7 +9,7 @@ use daps_core::SpreadTable;
 use super::trainer::Trainer;
 use super::validation::DENOISING_LEVELS;
 use crate::checkpoint::{
-    self, CONFIG_KEY, EARLIER_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors,
+    self, CONFIG_KEY, DATA_KEY, EARLIER_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors,
 };
 use crate::network::{NetworkPrior, TokenPrior};
 use crate::{Classifier, Error, Result};
@@ -45,13 +45,14 @@ fn write_rounded(trainer: &Trainer, path: &Path) -> Result<String> {
     Ok(checkpoint::inspect(path)?.sha256)
 }
 
-/// What every file says of its weights: their network, and how many images they have seen in which runs.
+/// What every file says of its weights: their network, how many images they have seen in which runs, and of which data.
 fn about(trainer: &Trainer) -> Result<HashMap<String, String>> {
-    let earlier = serde_json::to_string(trainer.earlier_runs()).map_err(|e| Error::config("network", e))?;
+    let refuse = |e: serde_json::Error| Error::config("network", e);
     Ok(HashMap::from([
         (CONFIG_KEY.to_owned(), trainer.network().to_toml()?),
         (IMAGES_KEY.to_owned(), trainer.images().to_string()),
-        (EARLIER_KEY.to_owned(), earlier),
+        (EARLIER_KEY.to_owned(), serde_json::to_string(trainer.earlier_runs()).map_err(refuse)?),
+        (DATA_KEY.to_owned(), serde_json::to_string(&trainer.data_seen()).map_err(refuse)?),
     ]))
 }
 

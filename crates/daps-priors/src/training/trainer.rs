@@ -6,6 +6,7 @@ use std::path::Path;
 use candle_core::{Device, Tensor};
 use daps_core::Categorical;
 use daps_core::real::to_f64;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batches;
@@ -13,7 +14,7 @@ use super::config::{Goal, TrainConfig};
 use super::data::Dataset;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, ema_decay, learning_rate};
-use crate::checkpoint::{self, CONFIG_KEY, EARLIER_KEY, IMAGES_KEY, write_safetensors};
+use crate::checkpoint::{self, CONFIG_KEY, Checkpoint, DATA_KEY, EARLIER_KEY, IMAGES_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Classifier, Error, Result};
 
@@ -42,6 +43,9 @@ struct Mark {
     step: u64,
     #[serde(default)]
     earlier: Vec<u64>,
+    /// Absent from runs that began before it was kept.
+    #[serde(default)]
+    seen: Vec<Option<String>>,
     /// How the first version with `--start` counted them: steps before this run.
     #[serde(default, skip_serializing)]
     first: u64,
@@ -71,6 +75,8 @@ pub struct Trainer {
     step: u64,
     /// Images seen when each of the runs ended from whose weights this one began.
     earlier: Vec<u64>,
+    /// Checksums of the data that the weights had seen when this run began, each once; none for data that nobody noted.
+    seen: Vec<Option<String>>,
     /// Seconds of work, over all resumptions.
     pub seconds: f64,
     curve: Vec<Point>,
@@ -82,6 +88,11 @@ impl Trainer {
     /// A fresh network.
     pub fn new(config: TrainConfig, data: Dataset) -> Result<Self> {
         config.check()?;
+        if data.train.is_empty() {
+            let held_out = data.held_out.len();
+            let expected = format!("fewer than the {held_out} images of the data set");
+            return Err(daps_core::Error::invalid("data.held_out", expected, held_out).into());
+        }
         let sigma_data = match config.loss.sigma_data {
             Some(given) => given,
             None => data.train.deviation(),
@@ -116,6 +127,7 @@ impl Trainer {
             config,
             step: 0,
             earlier: Vec::new(),
+            seen: Vec::new(),
             seconds: 0.0,
             curve: Vec::new(),
             open: [0.0; 2],
@@ -161,10 +173,43 @@ impl Trainer {
         self.step
     }
 
-    /// Images that had been seen when each of the runs ended from whose weights this one began, one after the other.
+    /// Images that had been seen when each of the runs ended from whose weights this one began, one after the other; 0 first
+    /// where the weights did not say how many they had seen.
     #[must_use]
     pub fn earlier_runs(&self) -> &[u64] {
         &self.earlier
+    }
+
+    /// Checksums of all data that the weights have seen, this run's included, each once; none for data that nobody noted.
+    #[must_use]
+    pub fn data_seen(&self) -> Vec<Option<String>> {
+        let own = Some(self.data.checksum.clone());
+        let mut all = self.seen.clone();
+        if !all.contains(&own) {
+            all.push(own);
+        }
+        all
+    }
+
+    /// What is to be said of the weights that the run began with, a sentence each; nothing where they say all of themselves and
+    /// have seen no other data.
+    #[must_use]
+    pub fn start_notes(&self) -> Vec<&'static str> {
+        let mut notes = Vec::new();
+        if self.earlier.first() == Some(&0) {
+            notes.push("the first weights do not say how many images they have seen; those are not counted");
+        }
+        if self.seen.iter().flatten().any(|theirs| *theirs != self.data.checksum) {
+            notes.push(
+                "the weights that this run began with have seen other images, or another split of these: some of those held out \
+                 may be among them",
+            );
+        } else if self.seen.contains(&None) {
+            notes.push(
+                "the weights that this run began with do not say which images they have seen; the split is this run's",
+            );
+        }
+        notes
     }
 
     /// Images that the weights had seen when this run began, in whole batches.
@@ -221,7 +266,9 @@ impl Trainer {
         self.open[0] += loss;
         self.open[1] += norm;
         if number.is_multiple_of(POINT) {
-            let [loss, norm] = self.open.map(|sum| sum / POINT as f64);
+            // A run that began with weights may have begun within a point.
+            let steps = own.min(POINT) as f64;
+            let [loss, norm] = self.open.map(|sum| sum / steps);
             self.curve.push(Point { images: self.images(), loss, norm, rate });
             self.open = [0.0; 2];
         }
@@ -248,21 +295,22 @@ impl Trainer {
         self.optimizer.average()
     }
 
-    /// Begins with the weights of an exported file of the same network, and counts on from the images that they have seen.
+    /// Begins with the weights of a file of the same network, and counts on from the images that they have seen; from 0 where
+    /// the file does not say how many.
     pub fn start(&mut self, path: &Path) -> Result<()> {
-        let found = checkpoint::read(path)?;
         let refuse = |reason: &str| Error::file(path, format!("cannot be started from: {reason}"));
-        let theirs =
-            found.metadata.get(CONFIG_KEY).ok_or_else(|| refuse("it is not from daps train export"))?;
-        let ours = self.network.to_toml()?;
-        if *theirs != ours {
-            return Err(refuse(&format!("its network differs ({})", first_difference(theirs, &ours))));
+        let (theirs, ours) = (checkpoint::config_of(path)?.to_toml()?, self.network.to_toml()?);
+        if theirs != ours {
+            return Err(refuse(&format!("its network differs ({})", first_difference(&theirs, &ours))));
         }
+        let found = checkpoint::read(path)?;
+        let images = said(&found, IMAGES_KEY).map_err(|e| refuse(&e))?;
+        let earlier = said(&found, EARLIER_KEY).map_err(|e| refuse(&e))?;
+        let seen = said(&found, DATA_KEY).map_err(|e| refuse(&e))?;
         self.optimizer.begin(&found.tensors).map_err(|e| refuse(&e))?;
-        let images = found.metadata.get(IMAGES_KEY).and_then(|n| n.parse().ok()).unwrap_or(0);
-        let earlier = found.metadata.get(EARLIER_KEY).map(|list| serde_json::from_str::<Vec<u64>>(list));
-        self.earlier = earlier.transpose().map_err(|e| refuse(&e.to_string()))?.unwrap_or_default();
-        self.earlier.push(images);
+        self.earlier = earlier.unwrap_or_default();
+        self.earlier.push(images.unwrap_or(0));
+        self.seen = seen.unwrap_or_else(|| vec![None]);
         self.step = self.first_step();
         Ok(())
     }
@@ -279,6 +327,7 @@ impl Trainer {
         let mark = Mark {
             step: self.step,
             earlier: self.earlier.clone(),
+            seen: self.seen.clone(),
             first: 0,
             seconds: self.seconds,
             config: fixed_part(&self.config)?,
@@ -314,9 +363,13 @@ impl Trainer {
             .map(|p| Point { images: p[0] as u64, loss: p[1], norm: p[2], rate: p[3] })
             .collect();
         self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
-        (self.step, self.earlier, self.seconds) = (mark.step, mark.earlier, mark.seconds);
+        (self.step, self.earlier, self.seen) = (mark.step, mark.earlier, mark.seen);
+        self.seconds = mark.seconds;
         if self.earlier.is_empty() && mark.first > 0 {
             self.earlier = vec![mark.first * self.config.batch as u64];
+        }
+        if self.seen.is_empty() && !self.earlier.is_empty() {
+            self.seen = vec![None];
         }
         Ok(())
     }
@@ -335,6 +388,12 @@ fn fixed_part(config: &TrainConfig) -> Result<String> {
     fixed.start = None;
     fixed.card = Default::default();
     fixed.to_toml()
+}
+
+/// What a file says of its weights under a key, if it says anything; the reason where that cannot be read.
+fn said<T: DeserializeOwned>(found: &Checkpoint, key: &str) -> std::result::Result<Option<T>, String> {
+    let read = found.metadata.get(key).map(|text| serde_json::from_str(text)).transpose();
+    read.map_err(|e| format!("its {key} is damaged ({e})"))
 }
 
 fn first_difference(old: &str, new: &str) -> String {

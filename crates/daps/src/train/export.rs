@@ -1,9 +1,8 @@
 //! A trained prior as files to give away: the weights and a model card with its numbers and a sample grid.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use candle_core::Tensor;
 use daps_core::{Categorical, SpreadTable};
 use daps_priors::training::{
     DENOISING_LEVELS, Export, Goal, TrainConfig, Trainer, measure_spread, psnr, spread_levels,
@@ -16,7 +15,9 @@ use crate::{Error, Result, files};
 
 /// Held-out images on which r(σ) is measured, at most.
 const MOST: usize = 512;
-/// Images beside a classifier.
+/// The picture beside a prior.
+const SAMPLES: &str = "samples.png";
+/// The picture beside a classifier.
 const EXAMPLES: &str = "examples.png";
 /// What tells a card that may be replaced from someone's own file.
 const MARK: &str = "<!-- made by daps train export; it is replaced when the prior is exported again -->";
@@ -34,75 +35,109 @@ pub struct Exported {
     pub accuracy: Option<f64>,
 }
 
+/// Where the files of an export go. The card is written before the picture: an export that was killed in between is known by
+/// its card, and can be made again.
+struct Place<'a> {
+    weights: &'a Path,
+    folder: &'a Path,
+    card: PathBuf,
+    picture: PathBuf,
+}
+
+impl<'a> Place<'a> {
+    /// Refuses to replace what no export has written.
+    fn new(weights: &'a Path, goal: Goal) -> Result<Self> {
+        let folder = weights.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let name = if matches!(goal, Goal::Classes(_)) { EXAMPLES } else { SAMPLES };
+        let (card, picture) = (folder.join("README.md"), folder.join(name));
+        if weights.is_dir() {
+            return Err(Error::content(weights, "is a directory; name the file to write"));
+        }
+        let old = if card.exists() { Some(files::read_text(&card)?) } else { None };
+        if old.as_ref().is_some_and(|text| !text.contains(MARK)) {
+            return Err(Error::content(&card, "is not a model card that may be replaced"));
+        }
+        let shown = old.is_some_and(|text| text.contains(&format!("]({name})")));
+        if picture.exists() && !shown {
+            return Err(Error::content(&picture, "is not the picture of a model card that may be replaced"));
+        }
+        Ok(Self { weights, folder, card, picture })
+    }
+
+    /// Makes the folder, and finds out whether files can be made in it: the work that follows is long.
+    fn prepare(&self) -> Result<()> {
+        files::make_directory(self.folder, true)?;
+        let mut probe = self.weights.as_os_str().to_owned();
+        probe.push(".tmp");
+        let made = std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe));
+        made.map_err(Error::file(self.weights, "cannot write"))
+    }
+}
+
 /// Writes the averaged weights of the run in `directory` to `path` (f16, with configuration, r(σ) and checksum inside), and
-/// beside it a model card, `README.md`, with its sample grid, `samples.png`.
+/// beside it a model card, `README.md`, with its picture. Whoever stops it in time stops it before anything is written.
 pub fn export(directory: &Path, path: &Path, progress: &mut dyn Progress) -> Result<Exported> {
     let checkpoint = directory.join(CHECKPOINT);
     if !checkpoint.is_file() {
         return Err(Error::content(directory, "holds no training run with a checkpoint"));
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let card = folder.join("README.md");
-    if card.exists() && !files::read_text(&card)?.contains(MARK) {
-        return Err(Error::content(&card, "is not a model card that may be replaced"));
-    }
     let config = TrainConfig::parse(&files::read_text(&directory.join(CONFIG))?)?;
+    let place = Place::new(path, config.goal())?;
     let data = config.read_data(directory)?;
-    let seed = config.seed;
     let mut trainer = Trainer::new(config, data)?;
     trainer.resume(&checkpoint)?;
-    let held_out = trainer.data().held_out.first(MOST)?;
     match trainer.config().goal() {
-        Goal::Denoiser => {}
-        Goal::Tokens(_) => return export_tokens(&trainer, &held_out, path, folder, &card),
-        Goal::Classes(_) => return export_classifier(&trainer, path, folder, &card),
+        Goal::Denoiser => export_denoiser(&trainer, &place, progress),
+        Goal::Tokens(_) => export_tokens(&trainer, &place),
+        Goal::Classes(_) => export_classifier(&trainer, &place),
     }
+}
+
+/// Measures r(σ) on held-out images, and writes a denoiser with it.
+fn export_denoiser(trainer: &Trainer, place: &Place, progress: &mut dyn Progress) -> Result<Exported> {
+    let (held_out, seed) = (trainer.data().held_out.first(MOST)?, trainer.config().seed);
     if held_out.dims()[0] < 2 {
-        return Err(Error::content(directory, "held out fewer than two images: r(σ) cannot be measured"));
+        let what = "not written: the training held out fewer than two images, on which r(σ) is measured";
+        return Err(Error::content(place.weights, what));
     }
-    let export = Export::new(&trainer)?;
+    place.prepare()?;
+    let export = Export::new(trainer)?;
     let levels = spread_levels();
     progress.begin("measuring r(σ)", levels.len());
     let mut spread: Option<SpreadTable> = None;
-    for level in &levels {
+    for (done, level) in levels.iter().enumerate() {
         let one = measure_spread(&export.prior, &held_out, &[*level], seed)?;
         match &mut spread {
             Some(spread) => spread.append(one),
             None => spread = Some(one),
         }
         if progress.step(&format!("σ = {level}")).is_break() {
-            return Err(Error::Config("stopped before anything was written".to_owned()));
+            return Err(daps_core::Error::Cancelled { level: done + 1, of: levels.len() }.into());
         }
     }
     progress.end();
     let spread = spread.ok_or_else(|| Error::Config("r(σ) has no levels".to_owned()))?;
     spread.check()?;
-    files::make_directory(folder, true)?;
-    let sha256 = export.write(path, &spread)?;
-    write_samples(&folder.join("samples.png"), &export.prior, seed)?;
-    let text = card_text(&trainer, &sha256, &spread, path)?;
-    files::write(&card, text.as_bytes())?;
+    let sha256 = export.write(place.weights, &spread)?;
+    let text = card_text(trainer, &sha256, &spread, place.weights)?;
+    files::write(&place.card, text.as_bytes())?;
+    write_samples(&place.picture, &export.prior, seed)?;
     Ok(Exported { images: trainer.images(), sha256, spread: Some(spread), accuracy: None })
 }
 
-/// The same for a prior over tokens.
-fn export_tokens(
-    trainer: &Trainer,
-    held_out: &Tensor,
-    path: &Path,
-    folder: &Path,
-    card: &Path,
-) -> Result<Exported> {
+/// Writes a prior over tokens, and how well it knows held-out images.
+fn export_tokens(trainer: &Trainer, place: &Place) -> Result<Exported> {
+    let (held_out, seed) = (trainer.data().held_out.first(MOST)?, trainer.config().seed);
     if held_out.dims()[0] == 0 {
-        return Err(Error::content(path, "not written: the training held no images out to judge it by"));
+        let what = "not written: the training held no images out to judge it by";
+        return Err(Error::content(place.weights, what));
     }
-    files::make_directory(folder, true)?;
-    let (prior, sha256) = daps_priors::training::export_tokens(trainer, path)?;
-    tokens::write_samples(&folder.join("samples.png"), &prior, trainer.config().seed)?;
-    let table = tokens::cross_entropy(&prior, held_out, trainer.config().seed)?;
+    place.prepare()?;
+    let (prior, sha256) = daps_priors::training::export_tokens(trainer, place.weights)?;
+    let table = tokens::cross_entropy(&prior, &held_out, seed)?;
     let symbols = prior.corruption().symbols();
     let what = format!("A model p(x0 | x_t) of images of {symbols} symbols, as a prior for `daps`.");
-    let mut text = card_head(trainer, &what, &sha256, path);
+    let mut text = card_head(trainer, &what, &sha256, place.weights);
     let _ = writeln!(text, "\n## Images that it was not trained on\n");
     let _ = writeln!(
         text,
@@ -113,33 +148,30 @@ fn export_tokens(
     for (sigma, nats) in table {
         let _ = writeln!(text, "| {sigma} | {nats:.4} |");
     }
-    let _ = writeln!(
-        text,
-        "\n## Samples\n\n![samples](samples.png)\n\nSeed {}, not chosen.",
-        trainer.config().seed
-    );
+    let _ = writeln!(text, "\n## Samples\n\n![samples]({SAMPLES})\n\nSeed {seed}, not chosen.");
     let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
-    files::write(card, text.as_bytes())?;
+    files::write(&place.card, text.as_bytes())?;
+    tokens::write_samples(&place.picture, &prior, seed)?;
     Ok(Exported { images: trainer.images(), sha256, spread: None, accuracy: None })
 }
 
-/// The same for a classifier.
-fn export_classifier(trainer: &Trainer, path: &Path, folder: &Path, card: &Path) -> Result<Exported> {
-    let (data, test) = (trainer.data(), trainer.config().read_test(folder)?);
+/// Writes a classifier, and how often it is right.
+fn export_classifier(trainer: &Trainer, place: &Place) -> Result<Exported> {
+    let (data, test) = (trainer.data(), trainer.config().read_test(place.folder)?);
     let (images, labels) = match &test {
         Some(test) => (&test.train, &test.labels.train),
         None => (&data.held_out, &data.labels.held_out),
     };
     if images.is_empty() {
-        return Err(Error::content(path, "cannot be judged: there is no test set and no image is held out"));
+        let what = "cannot be judged: there is no test set and no image is held out";
+        return Err(Error::content(place.weights, what));
     }
-    files::make_directory(folder, true)?;
-    let (classifier, sha256) = daps_priors::training::export_classifier(trainer, path)?;
+    place.prepare()?;
+    let (classifier, sha256) = daps_priors::training::export_classifier(trainer, place.weights)?;
     let accuracy = classes::accuracy(&classifier, images, labels)?;
-    classes::write_examples(&folder.join(EXAMPLES), images, labels, classifier.classes())?;
     let ([_, height, width], count) = (images.shape(), classifier.classes());
     let what = format!("A classifier of binary {height}x{width} images into {count} classes.");
-    let mut text = card_head(trainer, &what, &sha256, path);
+    let mut text = card_head(trainer, &what, &sha256, place.weights);
     let (origin, right) =
         (if test.is_some() { "test" } else { "held-out" }, (accuracy * images.len() as f64).round());
     let _ = writeln!(
@@ -151,7 +183,8 @@ fn export_classifier(trainer: &Trainer, path: &Path, folder: &Path, card: &Path)
         100.0 * accuracy
     );
     let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);
-    files::write(card, text.as_bytes())?;
+    files::write(&place.card, text.as_bytes())?;
+    classes::write_examples(&place.picture, images, labels, count)?;
     Ok(Exported { images: trainer.images(), sha256, spread: None, accuracy: Some(accuracy) })
 }
 
@@ -159,8 +192,12 @@ fn export_classifier(trainer: &Trainer, path: &Path, folder: &Path, card: &Path)
 fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String {
     let config = trainer.config();
     let file = path.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
-    let loss = trainer.curve().iter().rev().take(20).map(|p| p.loss);
-    let loss = loss.clone().sum::<f64>() / loss.count().max(1) as f64;
+    let last: Vec<f64> = trainer.curve().iter().rev().take(20).map(|p| p.loss).collect();
+    // A short run has no point of the curve yet.
+    let loss = match last.len() {
+        0 => String::new(),
+        n => format!("; {:.4} at the end", last.iter().sum::<f64>() / n as f64),
+    };
     let mut text = format!("{MARK}\n# {}\n\n{what}\n\n", config.name);
     let mut row = |name: &str, value: &str| {
         let _ = writeln!(text, "- **{name}**: {value}");
@@ -180,8 +217,10 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
     if !config.card.licence.is_empty() {
         row("Licence", &config.card.licence);
     }
-    let earlier = trainer.earlier_runs();
-    let before = match earlier {
+    // Weights whose images nobody counted are no run of ours.
+    let earlier: Vec<u64> = trainer.earlier_runs().iter().copied().filter(|images| *images > 0).collect();
+    let from_elsewhere = earlier.len() < trainer.earlier_runs().len();
+    let before = match earlier.as_slice() {
         [] => String::new(),
         [images] => {
             format!("; the first {images} in an earlier run, whose averaged weights this one began with")
@@ -192,6 +231,7 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
         ),
     };
     row("Images seen", &format!("{}, in batches of {}{before}", trainer.images(), config.batch));
+    trainer.start_notes().iter().for_each(|note| row("Start", note));
     let levels = format!("ln σ ~ N({}, {}²)", config.loss.p_mean, config.loss.p_std);
     let kind = match config.goal() {
         Goal::Denoiser => {
@@ -208,7 +248,7 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
         }
         Goal::Classes(_) => "cross-entropy of a class".to_owned(),
     };
-    row("Loss", &format!("{kind}; {loss:.4} at the end"));
+    row("Loss", &format!("{kind}{loss}"));
     let _ = writeln!(text, "\n## Made with\n\n```console");
     if !config.card.recipe.is_empty() {
         let _ = writeln!(text, "$ {}", config.card.recipe);
@@ -216,7 +256,11 @@ fn card_head(trainer: &Trainer, what: &str, sha256: &str, path: &Path) -> String
     let name = &config.name;
     for (i, images) in earlier.iter().copied().chain([trainer.images()]).enumerate() {
         let run = if i < earlier.len() { format!("{name}-{}", i + 1) } else { name.clone() };
-        let start = if i > 0 { format!(" --start priors/{name}/{file}") } else { String::new() };
+        let start = match i {
+            0 if from_elsewhere => " --start WEIGHTS".to_owned(),
+            0 => String::new(),
+            _ => format!(" --start priors/{name}/{file}"),
+        };
         let _ = writeln!(
             text,
             "$ daps train --config priors/{name}/train.toml --out runs/{run}{start} --until {images}\n\
@@ -249,7 +293,7 @@ fn card_text(trainer: &Trainer, sha256: &str, spread: &SpreadTable, path: &Path)
     }
     let _ = writeln!(
         text,
-        "\n## Samples\n\n![samples](samples.png)\n\nSeed {}, not chosen; Heun's method, 18 steps from σ = 80.",
+        "\n## Samples\n\n![samples]({SAMPLES})\n\nSeed {}, not chosen; Heun's method, 18 steps from σ = 80.",
         config.seed
     );
     let _ = writeln!(text, "\n## Network\n\n```toml\n{}```", trainer.network().to_toml()?);

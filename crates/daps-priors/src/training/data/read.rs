@@ -1,7 +1,7 @@
 //! Data sets from folders, tars, IDX files and arrays; what a file is, its first bytes decide.
 
 use std::io::{Cursor, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use daps_files::{ENDINGS, is_picture};
@@ -39,16 +39,35 @@ pub(super) fn unpacked(path: &Path) -> Result<Vec<u8>> {
     gunzip(bytes).map_err(|e| Error::file(path, format!("is no whole gzip file ({e})")))
 }
 
-type Named = (String, Vec<u8>);
+/// Where the bytes of a picture are.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Encoded {
+    /// In a file of their own, which is read only when it is decoded: a folder may hold more than the memory.
+    At(PathBuf),
+    Here(Vec<u8>),
+}
 
-/// Names and bytes of a folder's pictures.
+impl Encoded {
+    fn decode(&self, shape: [usize; 3], fit: Fit) -> std::result::Result<Vec<u8>, String> {
+        match self {
+            Self::At(path) => {
+                pictures::decode(&daps_files::read(path).map_err(|e| e.to_string())?, shape, fit)
+            }
+            Self::Here(bytes) => pictures::decode(bytes, shape, fit),
+        }
+    }
+}
+
+type Named = (String, Encoded);
+
+/// The names of a folder's pictures, and where they are.
 fn folder(source: &Path) -> Result<Vec<Named>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(source).map_err(|e| Error::file(source, e))? {
         let path = entry.map_err(|e| Error::file(source, e))?.path();
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         if path.is_file() && is_picture(&path) {
-            files.push((name, std::fs::read(&path).map_err(|e| Error::file(&path, e))?));
+            files.push((name, Encoded::At(path)));
         }
     }
     Ok(files)
@@ -65,7 +84,7 @@ fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
         if entry.header().entry_type().is_file() && is_picture(Path::new(&name)) {
             let mut file = Vec::new();
             entry.read_to_end(&mut file).map_err(broken)?;
-            files.push((name, file));
+            files.push((name, Encoded::Here(file)));
         }
     }
     Ok(files)
@@ -81,7 +100,7 @@ fn decode_all(source: &Path, mut files: Vec<Named>, shape: [usize; 3], fit: Fit)
         return Err(Error::file(source, reason));
     }
     let decoded: Vec<std::result::Result<Vec<u8>, String>> =
-        files.par_iter().map(|(_, bytes)| pictures::decode(bytes, shape, fit)).collect();
+        files.par_iter().map(|(_, picture)| picture.decode(shape, fit)).collect();
     let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
     for ((name, _), picture) in files.iter().zip(decoded) {
         pixels.extend(picture.map_err(|reason| Error::file(&source.join(name), reason))?);
