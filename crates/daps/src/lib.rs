@@ -10,6 +10,7 @@ mod error;
 pub mod experiment;
 pub mod files;
 pub mod fit;
+mod inputs;
 pub mod load;
 mod measure;
 mod output;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_finite, combine, from_f64, to_f64};
+use daps_core::real::{batched, check_finite, combine, from_f64, to_f64};
 use daps_core::{Address, Mismatch, Model, Noise, Operator, Purpose, Row};
 use daps_priors::Analytic;
 
@@ -63,6 +63,11 @@ pub(crate) fn measure(
         let load::Batch { values, names, notes } =
             load::batch(&path, operator.output_shape(), "y", load::Meaning::Measurement)?;
         check_finite("measurement", &values)?;
+        // Before anybody asks for the mask of a measurement that has none.
+        if let Some(n) = operator.rows().filter(|n| *n != names.len()) {
+            let expected = batched(n, operator.output_shape());
+            return Err(daps_core::Error::shape("measurement", &expected, values.dims()).into());
+        }
         let values = match model {
             Model::Denoiser(_) => values,
             Model::Tokens(model) => {

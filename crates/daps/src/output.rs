@@ -34,7 +34,8 @@ pub(crate) struct Gallery {
 impl Gallery {
     fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
         let y = to_f64(&run.values(&run.y.get(i)?)?)?;
-        let mut gallery = Self { measurement: picture::measurement(&y, &*run.operator), ..Self::default() };
+        let mut gallery =
+            Self { measurement: picture::measurement(&y, &*run.operator, i), ..Self::default() };
         let &[c, h, w] = &run.config.task.shape[..] else { return Ok(gallery) };
         if !is_image(&[c, h, w]) {
             return Ok(gallery);
@@ -87,9 +88,15 @@ impl Gallery {
 
 /// The folder of a measurement: its name, but never that of a file of the run. No measurement's name has a `+`.
 fn folder_name(name: &str) -> String {
-    const OURS: [&str; 6] = ["html", "json", "jsonl", "safetensors", "tmp", "toml"];
+    const OURS: [&str; 7] = ["html", "json", "jsonl", "lock", "safetensors", "tmp", "toml"];
     let ending = name.rsplit_once('.').map_or(String::new(), |(_, ending)| ending.to_lowercase());
     if OURS.contains(&ending.as_str()) { format!("{name}+") } else { name.to_owned() }
+}
+
+/// Standard deviations of all measurements, where any has some: NaN for those of which fewer than two chains are left.
+fn spreads(stds: &[Option<Vec<f64>>], d: usize) -> Option<Vec<f64>> {
+    let row = |std: &Option<Vec<f64>>| std.clone().unwrap_or_else(|| vec![f64::NAN; d]);
+    stds.iter().any(Option::is_some).then(|| stds.iter().flat_map(row).collect())
 }
 
 /// Writes everything but `metrics.json`. Of one measurement the pictures lie in the directory itself, of several in a folder
@@ -98,7 +105,7 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
     let (n, shape) = (run.names.len(), &run.config.task.shape);
     let samples = outcome.samples.reshape(batched(n, &batched(run.config.samples, shape)))?;
     let mean = from_f64(outcome.mean.concat(), &batched(n, shape), DType::F64)?;
-    let std: Option<Vec<f64>> = outcome.std.iter().cloned().collect::<Option<Vec<_>>>().map(|s| s.concat());
+    let std = spreads(&outcome.std, shape.iter().product());
     let std: Option<Tensor> = std.map(|s| from_f64(s, &batched(n, shape), DType::F64)).transpose()?;
     let mut tensors = vec![("samples", &samples), ("mean", &mean)];
     tensors.extend(std.as_ref().map(|s| ("std", s)));

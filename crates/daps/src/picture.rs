@@ -62,10 +62,10 @@ pub fn heat_color(t: f64) -> [u8; 3] {
     [0, 1, 2].map(|c| (SCALE[i][c] * (1.0 - f) + SCALE[i + 1][c] * f).round() as u8)
 }
 
-/// A measurement, where it has a form that can be looked at: images as they are, with what a mask hides in grey; Fourier
-/// magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
+/// The measurement of a row of the operator, where it has a form that can be looked at: images as they are, with what that row's
+/// mask hides in grey; Fourier magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
 #[must_use]
-pub fn measurement(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
+pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<RgbImage> {
     match (operator.name(), operator.output_shape()) {
         ("phase_retrieval", &[c, h, w]) if is_image(&[c, h, w]) => {
             let magnitudes: Vec<f64> = y.iter().map(|v| v.abs()).collect();
@@ -80,21 +80,22 @@ pub fn measurement(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
             Some(image(&log_scaled(&magnitudes), [1, h, w]))
         }
         (_, &[c, h, w]) if is_image(&[c, h, w]) => {
-            let seen = operator.as_linear().and_then(|l| l.diagonal()).and_then(<[_]>::first);
+            let seen = operator.as_linear().and_then(|l| l.diagonal());
+            let seen = seen.map(|rows| if rows.len() == 1 { &rows[0] } else { &rows[row] });
             let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| s[i] == 0.0) { 0.0 } else { *v };
             Some(image(&y.iter().enumerate().map(shown).collect::<Vec<_>>(), [c, h, w]))
         }
-        _ => at_sites(y, operator),
+        _ => at_sites(y, operator, row),
     }
 }
 
 /// A measurement whose numbers belong to a few pixels each, such as pairs: every pixel shows the number that it is part of, and
 /// grey where it is part of none.
-fn at_sites(y: &[f64], operator: &dyn Operator) -> Option<RgbImage> {
+fn at_sites(y: &[f64], operator: &dyn Operator, row: usize) -> Option<RgbImage> {
     let (local, &[1, h, w]) = (operator.as_local()?, operator.input_shape()) else { return None };
     let mut pixels = vec![0.0; h * w];
     for (k, v) in y.iter().enumerate() {
-        local.sites_of(0, k).iter().for_each(|&site| pixels[site as usize] = *v);
+        local.sites_of(row, k).iter().for_each(|&site| pixels[site as usize] = *v);
     }
     is_image(&[1, h, w]).then(|| image(&pixels, [1, h, w]))
 }
@@ -196,6 +197,19 @@ mod tests {
         assert_eq!(heat_color(f64::NAN), [0, 0, 0]);
         let brightness = |t: f64| heat_color(t).iter().map(|v| u32::from(*v)).sum::<u32>();
         assert!((0..20).all(|i| brightness(f64::from(i) / 20.0) < brightness(f64::from(i + 1) / 20.0)));
+    }
+
+    /// Two measurements of white pictures through masks of their own: each shows what its mask hides.
+    #[test]
+    fn a_measurement_is_shown_with_its_own_mask() {
+        let masks =
+            candle_core::Tensor::new(&[[[[1u8, 0], [1, 1]]], [[[1, 1], [0, 0]]]], &candle_core::Device::Cpu);
+        let operator = daps_operators::Inpainting::new(&[1, 2, 2], &masks.unwrap()).unwrap();
+        let shown = |row: usize| {
+            let picture = measurement(&[1.0; 4], &operator, row).unwrap();
+            picture.pixels().map(|p| p.0[0]).collect::<Vec<_>>()
+        };
+        assert_eq!((shown(0), shown(1)), (vec![255, 128, 255, 255], vec![255, 255, 128, 128]));
     }
 
     #[test]

@@ -17,6 +17,10 @@ use crate::summary::{Outcome, Summary, quality};
 use crate::{Error, Result, files, output};
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The last file of a run: where it is, the run is finished.
+const METRICS: &str = "metrics.json";
+/// What stands beside the measurement: a digest of the files that the run depends on.
+const INPUTS: &str = "inputs";
 /// Of so many measurements, the way of a chain is kept.
 const FOLLOWED: u64 = 16;
 
@@ -48,6 +52,7 @@ pub(crate) struct Record<'a> {
     /// By measurement and level.
     snapshots: BTreeMap<(u64, usize), Snapshot>,
     last: Instant,
+    _lock: files::Lock,
 }
 
 impl<'a> Record<'a> {
@@ -59,6 +64,7 @@ impl<'a> Record<'a> {
             true => files::resume_directory(path)?,
             false => files::make_directory(path, false)?,
         }
+        let lock = files::lock(path)?;
         let mut record = Self {
             run,
             directory,
@@ -71,32 +77,35 @@ impl<'a> Record<'a> {
             trace: vec![],
             snapshots: BTreeMap::new(),
             last: Instant::now(),
+            _lock: lock,
         };
-        let measurement = path.join("measurement.safetensors");
+        let (measurement, inputs) = (path.join("measurement.safetensors"), run.inputs()?);
         if directory.resume && path.join("config.toml").exists() {
             if files::read_text(&path.join("config.toml"))? != record.config {
                 let what = "holds a run of another configuration; resume it with its own config.toml";
                 return Err(Error::content(path, what));
             }
-            if measurement.exists() && !record.has_same_measurement(&measurement)? {
-                let what = "is not what the run's inputs give now; they have changed since it was started";
-                return Err(Error::content(&measurement, what));
+            if measurement.exists() {
+                record.check_inputs(&measurement, &inputs)?;
             }
             if path.join(CHECKPOINT).exists() {
                 record.resume()?;
+                return Ok(record);
+            }
+            if path.join(METRICS).exists() {
                 return Ok(record);
             }
         }
         files::write(&path.join("config.toml"), record.config.as_bytes())?;
         let mut tensors = vec![("y", &run.y)];
         tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
-        files::write_tensors(&measurement, &tensors, HashMap::new())?;
+        files::write_tensors(&measurement, &tensors, HashMap::from([(INPUTS.into(), inputs)]))?;
         Ok(record)
     }
 
-    /// What the run found, where it is finished: `metrics.json` is its last file.
+    /// What the run found, where it is finished.
     pub fn finished(&self) -> Result<Option<Summary>> {
-        let path = self.directory.path.join("metrics.json");
+        let path = self.directory.path.join(METRICS);
         if !path.exists() {
             return Ok(None);
         }
@@ -106,11 +115,28 @@ impl<'a> Record<'a> {
         Ok(Some(summary))
     }
 
-    fn has_same_measurement(&self, path: &Path) -> Result<bool> {
-        let (tensors, _) = files::read_tensors(path)?;
-        let Some(y) = tensors.get("y") else { return Ok(false) };
-        let now = &self.run.y;
-        Ok(y.dims() == now.dims() && to_f64(y)? == to_f64(now)?)
+    /// Refuses to go on where files, measurement or truth are not what the run was started with. Older versions have written
+    /// down the latter two alone; their runs go on without a look at the files.
+    fn check_inputs(&self, measurement: &Path, inputs: &str) -> Result<()> {
+        let (tensors, text) = files::read_tensors(measurement)?;
+        if text.get(INPUTS).is_some_and(|before| before != inputs) {
+            let what = "its configuration names files (a mask, a kernel, a matrix or the prior's) that have changed since \
+                        the run was started; choose another with --out";
+            return Err(Error::content(&self.directory.path, what));
+        }
+        let same = |name: &str, now: Option<&Tensor>| -> Result<bool> {
+            match (tensors.get(name), now) {
+                (Some(before), Some(now)) => {
+                    Ok(before.dims() == now.dims() && to_f64(before)? == to_f64(now)?)
+                }
+                (before, now) => Ok(before.is_none() && now.is_none()),
+            }
+        };
+        if !same("y", Some(&self.run.y))? || !same("truth", self.run.truth.as_ref())? {
+            let what = "is not what the run's inputs give now; they have changed since it was started";
+            return Err(Error::content(measurement, what));
+        }
+        Ok(())
     }
 
     /// The first batch that is not done.
@@ -282,7 +308,7 @@ impl<'a> Record<'a> {
             Outcome::new(self.run, samples, self.done_diverged, self.cost, &self.trace, self.snapshots)?;
         output::write(self.run, &outcome, path)?;
         let metrics = serde_json::to_string_pretty(&outcome.summary).map_err(|e| Error::content(path, e))?;
-        files::write(&path.join("metrics.json"), (metrics + "\n").as_bytes())?;
+        files::write(&path.join(METRICS), (metrics + "\n").as_bytes())?;
         remove_checkpoint(path)?;
         Ok(outcome.summary)
     }
@@ -296,4 +322,79 @@ fn remove_checkpoint(directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use candle_core::Device;
+
+    use super::*;
+    use crate::RunConfig;
+
+    const RUN: &str = "samples = 2\n[task]\noperator = 'dense'\nshape = [3]\nmeasurement = 'y.npy'\n\
+        options = { matrix = 'matrix.npy' }\n[prior]\nkind = 'empirical'\nfile = 'points.npy'\n[method]\n\
+        schedule = { rule = 'poly', levels = 4 }\n\
+        estimate = { kind = 'gaussian', center = 'tweedie', spread = 'sigma' }\n\
+        kernel = { kind = 'langevin', steps = 5, step_size = { rule = 'curvature', factor = 0.5 } }\n";
+    const MATRIX: [f64; 6] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0];
+    const POINTS: [f64; 6] = [0.5, -0.5, 0.1, -0.3, 0.4, 0.2];
+
+    fn array(dir: &Path, name: &str, values: &[f64], shape: &[usize]) {
+        let array = Tensor::from_slice(values, shape, &Device::Cpu).unwrap();
+        array.write_npy(dir.join(name)).unwrap();
+    }
+
+    fn scene() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        array(dir.path(), "matrix.npy", &MATRIX, &[2, 3]);
+        array(dir.path(), "points.npy", &POINTS, &[2, 3]);
+        array(dir.path(), "y.npy", &[0.4, -0.4], &[2]);
+        array(dir.path(), "truth.npy", &[0.4, -0.4, 0.1], &[3]);
+        dir
+    }
+
+    fn execute(dir: &Path, config: &str, resume: bool) -> Result<Summary> {
+        let run = Run::new(RunConfig::parse(config)?, dir)?;
+        let directory = Directory { path: dir.join("out"), resume, checkpoint_every: Duration::MAX };
+        run.execute(&directory, &mut ())
+    }
+
+    fn refused(dir: &Path, config: &str, says: &str) {
+        let error = execute(dir, config, true).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+
+    #[test]
+    fn a_run_is_resumed_with_the_files_that_it_was_started_with() {
+        let scene = scene();
+        let dir = scene.path();
+        execute(dir, RUN, false).unwrap();
+        execute(dir, RUN, true).unwrap();
+        let changed = "names files (a mask, a kernel, a matrix or the prior's) that have changed since the run was started";
+        array(dir, "matrix.npy", &MATRIX.map(|v| 2.0 * v), &[2, 3]);
+        refused(dir, RUN, changed);
+        array(dir, "matrix.npy", &MATRIX, &[2, 3]);
+        execute(dir, RUN, true).unwrap();
+        array(dir, "points.npy", &POINTS.map(|v| 2.0 * v), &[2, 3]);
+        refused(dir, RUN, changed);
+        // An older version has written down the measurement alone: its runs go on.
+        let path = dir.join("out/measurement.safetensors");
+        let (tensors, _) = files::read_tensors(&path).unwrap();
+        files::write_tensors(&path, &[("y", &tensors["y"])], HashMap::new()).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        execute(dir, RUN, true).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), before);
+    }
+
+    /// The third value is not measured: the measurement stays as it was, and what the samples are compared with does not.
+    #[test]
+    fn a_run_is_resumed_with_the_truth_that_it_was_started_with() {
+        let (scene, run) = (scene(), RUN.replace("measurement = 'y.npy'", "truth = 'truth.npy'"));
+        execute(scene.path(), &run, false).unwrap();
+        execute(scene.path(), &run, true).unwrap();
+        array(scene.path(), "truth.npy", &[0.4, -0.4, 0.9], &[3]);
+        refused(scene.path(), &run, "is not what the run's inputs give now");
+    }
 }

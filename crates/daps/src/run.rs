@@ -7,16 +7,20 @@ use std::time::Duration;
 
 use candle_core::Tensor;
 use daps_core::real::pick;
-use daps_core::{Denoiser, Event, Gaussian, Likelihood, Method, Mismatch, Model, Noise, Operator, Row, Task};
+use daps_core::{
+    Denoiser, Event, Gaussian, Likelihood, LocalLikelihood, Method, Mismatch, Model, Noise, Operator, Row,
+    Task,
+};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
+use crate::inputs::by_content;
 use crate::measure::{Truths, measure, measured, only_visible};
 use crate::prior::Model as Prior;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Error, Result, prior, task, tokens};
+use crate::{Error, Result, files, prior, task, tokens};
 
 /// Chains of a run: their samples are in memory at its end.
 const MOST_CHAINS: usize = 100_000;
@@ -39,6 +43,8 @@ pub struct Run {
     pub(crate) numbers: Vec<u64>,
     /// (measurement, chain) of every sample.
     pub(crate) rows: Vec<Row>,
+    /// What the prior's file says beside its tensors, as a digest.
+    about: String,
     notes: Vec<String>,
 }
 
@@ -78,7 +84,7 @@ impl Run {
         let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
-        let Prior { model, analytic, mut notes, .. } = prior;
+        let Prior { model, analytic, mut notes, about } = prior;
         let shape = model.shape().to_vec();
         let mut options = match model {
             Model::Tokens(_) => task::discrete_options(&name),
@@ -127,6 +133,7 @@ impl Run {
             names,
             numbers,
             rows,
+            about,
             notes,
         };
         run.method.check(&run.task(&[0])?)?;
@@ -143,6 +150,13 @@ impl Run {
     #[must_use]
     pub fn config(&self) -> &RunConfig {
         &self.config
+    }
+
+    /// A digest of what the run depends on beside its configuration's text and its measurement: what is in the files that the
+    /// operator's and the prior's settings name.
+    pub(crate) fn inputs(&self) -> Result<String> {
+        let (options, prior) = (by_content(&self.config.task.options)?, by_content(&self.config.prior)?);
+        Ok(files::sha256(format!("{options}\n{prior}\n{}\n", self.about)))
     }
 
     /// The task of some rows.
@@ -188,9 +202,11 @@ impl Run {
 
     /// ‖A(x) - y‖²/(m β²) of every row, where m numbers were measured; of tokens, each wrong one counts 1.
     pub(crate) fn chi2(&self, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
-        let (m, factor) = match likelihood.as_gaussian() {
-            Some(gaussian) => (gaussian.measured(), -2.0),
-            None => (vec![self.measured(0)], -1.0),
+        let (m, factor) = match (likelihood.as_gaussian(), likelihood.as_local()) {
+            (Some(gaussian), _) => (gaussian.measured(), -2.0),
+            // Of this likelihood's own rows, which are some of the run's.
+            (None, Some(local)) => ((0..x.dims()[0]).map(|row| tokens_seen(local, row)).collect(), -1.0),
+            (None, None) => (vec![self.measured(0)], -1.0),
         };
         let each = likelihood.log_prob(x)?.into_iter().enumerate();
         Ok(each.map(|(row, l)| factor * l / pick(&m, row).max(1) as f64).collect())
@@ -198,11 +214,10 @@ impl Run {
 
     /// How many numbers or tokens of a measurement say something of x.
     pub(crate) fn measured(&self, measurement: usize) -> usize {
-        let outputs = self.operator.output_shape().iter().product::<usize>();
-        match (self.likelihood.as_gaussian(), self.operator.as_local()) {
+        match (self.likelihood.as_gaussian(), self.likelihood.as_local()) {
             (Some(gaussian), _) => pick(&gaussian.measured(), measurement),
-            (None, Some(local)) => (0..outputs).filter(|&k| !local.sites_of(0, k).is_empty()).count(),
-            (None, None) => outputs,
+            (None, Some(local)) => tokens_seen(local, measurement),
+            (None, None) => self.operator.output_shape().iter().product(),
         }
     }
 
@@ -267,6 +282,11 @@ impl Run {
         progress.end();
         record.finish()
     }
+}
+
+/// How many measured tokens of a likelihood's row say something of x.
+fn tokens_seen(likelihood: &dyn LocalLikelihood, row: usize) -> usize {
+    (0..likelihood.outputs()).filter(|&k| !likelihood.sites_of(row, k).is_empty()).count()
 }
 
 /// Refuses more chains than memory holds.
@@ -335,7 +355,14 @@ mod tests {
             let directory = Directory { path: path.clone(), resume: false, checkpoint_every: Duration::ZERO };
             let summary = run.execute(&directory, &mut ()).unwrap();
             assert_eq!((summary.samples, summary.diverged), (4, 2));
-            let (tensors, _) = crate::files::read_tensors(&path.join("samples.safetensors")).unwrap();
+            // What has no chains left has no numbers, and costs the other measurement none.
+            assert!(summary.spread.is_some() && summary.mean_error.is_some(), "{summary:?}");
+            let (tensors, _) = files::read_tensors(&path.join("samples.safetensors")).unwrap();
+            for name in ["mean", "std"] {
+                let values = to_f64(&tensors[name]).unwrap();
+                assert!(values[..64].iter().all(|v| v.is_finite()), "{name}: {values:?}");
+                assert!(values[64..].iter().all(|v| v.is_nan()), "{name}: {values:?}");
+            }
             to_f64(&tensors["samples"]).unwrap()[..128].to_vec()
         });
         assert_eq!(found[0], found[1]);
@@ -344,5 +371,58 @@ mod tests {
         let directory = Directory { path, resume: false, checkpoint_every: Duration::ZERO };
         let error = run.execute(&directory, &mut ()).unwrap_err().to_string();
         assert!(error.contains("diverged"), "{error}");
+    }
+
+    #[test]
+    fn one_run_at_a_time_works_in_a_directory() {
+        let (dir, run) = given(|_| 0.3, 4);
+        let path = dir.path().join("out");
+        std::fs::create_dir(&path).unwrap();
+        let held = files::lock(&path).unwrap();
+        let go = |resume: bool| {
+            let directory = Directory { path: path.clone(), resume, checkpoint_every: Duration::MAX };
+            run.execute(&directory, &mut ())
+        };
+        for resume in [false, true] {
+            let error = go(resume).unwrap_err().to_string();
+            assert!(error.ends_with("out: is in use by another process"), "{error}");
+        }
+        drop(held);
+        assert!(go(true).is_ok());
+        assert!(!path.join(".lock").exists());
+    }
+
+    /// A run over tokens of 1 x 2 x 2 whose measurements are zeros, with a mask for each: all four tokens are seen, and one.
+    fn over_tokens(dir: &Path, measurements: usize) -> Result<Run> {
+        let save = |name: &str, values: Vec<f64>| {
+            let shape = (values.len() / 4, 1, 2, 2);
+            Tensor::from_vec(values, shape, &Device::Cpu).unwrap().write_npy(dir.join(name)).unwrap();
+        };
+        save("mask.npy", vec![1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
+        save("y.npy", vec![0.0; 4 * measurements]);
+        let config = "samples = 1\n[task]\noperator = 'inpaint'\nshape = [1, 2, 2]\nmeasurement = 'y.npy'\n\
+                      options = { mask = 'mask.npy' }\n[prior]\nkind = 'listed'\n";
+        let mut config = RunConfig::parse(config)?;
+        config.settle(dir)?;
+        let chain = daps_core::Corruption::new(2, daps_core::Rate::Uniform)?;
+        let listed = daps_priors::Listed::all(chain, &[1, 2, 2], |_| 1.0)?;
+        let model = Model::Tokens(Arc::new(listed));
+        let prior = Prior { model, analytic: None, notes: vec![], about: String::new() };
+        Run::with(config, dir, prior, None)
+    }
+
+    /// All measured tokens are wrong: each counts 1/β² = 400, whatever the measurement's mask and the rows beside it.
+    #[test]
+    fn tokens_are_counted_by_the_mask_of_their_own_measurement() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = over_tokens(dir.path(), 2).unwrap();
+        assert_eq!((run.measured(0), run.measured(1)), (4, 1));
+        for rows in [&[0, 1][..], &[1, 0], &[1]] {
+            let wrong = Tensor::ones((rows.len(), 1, 2, 2), candle_core::DType::U8, &Device::Cpu).unwrap();
+            let chi2 = run.chi2(&*run.likelihood.select(rows).unwrap(), &wrong).unwrap();
+            assert!(chi2.iter().all(|c| (c - 400.0).abs() < 1e-9), "{rows:?}: {chi2:?}");
+        }
+        let error = over_tokens(dir.path(), 3).err().unwrap().to_string();
+        assert!(error.contains("measurement") && error.contains("[2, 1, 2, 2]"), "{error}");
     }
 }

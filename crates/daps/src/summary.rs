@@ -34,11 +34,11 @@ pub struct Summary {
     /// Mean over samples of ‖A(x) - y‖²/(m β²): near 1 for posterior samples, whose residual is distributed as the noise.
     #[serde(deserialize_with = "number")]
     pub residual_chi2: f64,
-    /// RMS difference of the samples' mean and the truth, where the truth is known.
+    /// RMS difference of the samples' mean and the truth, where the truth is known; over the measurements that have a mean.
     pub rmse: Option<f64>,
-    /// RMS over values of the samples' standard deviation, where there are several samples.
+    /// RMS over values of the samples' standard deviation, over the measurements that have several samples.
     pub spread: Option<f64>,
-    /// RMS difference of the samples' mean and the exact posterior mean, where that is known.
+    /// RMS difference of the samples' mean and the exact posterior mean, where that is known; over the same as `rmse`.
     pub mean_error: Option<f64>,
     /// Mean over measurements and samples of the PSNR in dB, where the truth is known.
     pub psnr: Option<f64>,
@@ -83,6 +83,10 @@ pub struct Measurement {
     pub mean_ssim: Option<f64>,
     /// E‖s - s'‖²/E‖s - truth‖² over pairs of samples: 1 for exact posterior samples, less where they are too much alike.
     pub diversity: Option<f64>,
+    /// Its numerator: over several measurements, means of both are divided, and not ratios averaged.
+    pub apart: Option<f64>,
+    /// Its denominator.
+    pub away: Option<f64>,
     /// Split R̂ across chains of χ² over the last half of the levels, where those are at least eight.
     pub r_hat: Option<f64>,
     /// Effective number of draws of the same.
@@ -141,6 +145,11 @@ fn rms(values: impl Iterator<Item = f64>) -> f64 {
     (sum / n as f64).sqrt()
 }
 
+/// A number that is one.
+pub(crate) fn finite(v: f64) -> Option<f64> {
+    v.is_finite().then_some(v)
+}
+
 fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, n) = values.filter(|v| v.is_finite()).fold((0.0, 0usize), |(s, n), v| (s + v, n + 1));
     (n > 0).then(|| sum / n as f64)
@@ -175,8 +184,13 @@ impl Outcome {
             stds.push(std);
         }
         let kept = chi2.iter().zip(&diverged).filter(|(_, d)| !**d).map(|(c, _)| *c);
-        let difference = |other: &[f64]| rms(means.iter().flatten().zip(other).map(|(a, b)| a - b));
-        let whole = stds.iter().all(Option::is_some);
+        // A measurement all of whose chains diverged has no mean, and costs the others theirs no more than that.
+        let left: Vec<usize> = (0..found.len()).filter(|&i| !found[i].kept.is_empty()).collect();
+        let difference = |of: &dyn Fn(usize) -> Option<Vec<f64>>| -> Option<f64> {
+            let others = left.iter().map(|&i| of(i)).collect::<Option<Vec<_>>>()?;
+            let pairs = left.iter().flat_map(|&i| &means[i]).zip(others.iter().flatten());
+            finite(rms(pairs.map(|(a, b)| a - b)))
+        };
         let of = |f: fn(&Measurement) -> &Option<Vec<f64>>| {
             average(found.iter().flat_map(|m| f(m).iter().flatten().copied()))
         };
@@ -186,9 +200,9 @@ impl Outcome {
             nfe: cost.nfe,
             operator_calls: cost.operator_calls,
             residual_chi2: average(kept).unwrap_or(f64::NAN),
-            rmse: truth.as_deref().map(difference),
-            spread: whole.then(|| rms(stds.iter().flatten().flatten().copied())),
-            mean_error: run.posterior_means().as_deref().map(difference),
+            rmse: difference(&|i| Some(truth.as_ref()?[i * d..(i + 1) * d].to_vec())),
+            spread: finite(rms(stds.iter().flatten().flatten().copied())),
+            mean_error: difference(&|i| run.posterior_mean(i)),
             psnr: of(|m| &m.psnr),
             ssim: of(|m| &m.ssim),
             warnings: vec![],
@@ -229,6 +243,8 @@ impl Measurement {
             mean_psnr: None,
             mean_ssim: None,
             diversity: None,
+            apart: None,
+            away: None,
             r_hat: None,
             effective: None,
         }
@@ -247,7 +263,8 @@ impl Measurement {
         if let Some(std) = std {
             let distance = |c: &usize| chain(*c).iter().zip(truth).map(|(x, t)| (x - t).powi(2)).sum::<f64>();
             let apart = 2.0 * std.iter().map(|s| s * s).sum::<f64>();
-            self.diversity = average(self.kept.iter().map(distance)).map(|away| apart / away);
+            (self.apart, self.away) = (Some(apart), average(self.kept.iter().map(distance)));
+            self.diversity = self.away.map(|away| apart / away);
         }
         if let &[c, h, w] = &run.config.task.shape[..]
             && is_image(&[c, h, w])
@@ -349,13 +366,12 @@ fn read_curves(run: &Run, trace: &[String]) -> Result<Vec<Curves>> {
 }
 
 impl Run {
-    /// Exact posterior means, where prior and operator give them and the problem is small.
-    fn posterior_means(&self) -> Option<Vec<f64>> {
+    /// The exact posterior mean of a measurement, where prior and operator give it and the problem is small.
+    fn posterior_mean(&self, measurement: usize) -> Option<Vec<f64>> {
         const SMALL: usize = 1024;
         let d: usize = self.config.task.shape.iter().product();
         let prior = self.analytic.as_ref().filter(|_| d <= SMALL && self.operator.as_linear().is_some())?;
         let likelihood = self.likelihood.as_gaussian()?;
-        let mean = |row| prior.posterior(likelihood, row).ok()?.mean().ok();
-        (0..self.names.len()).map(mean).collect::<Option<Vec<_>>>().map(|m| m.concat())
+        prior.posterior(likelihood, measurement).ok()?.mean().ok()
     }
 }

@@ -60,7 +60,8 @@ pub(crate) fn measured(y: &Tensor, symbols: usize, operator: &dyn Operator, pict
             .map_err(|bad| daps_core::Error::invalid("measurement", expected(), bad).into());
     }
     let outputs: usize = operator.output_shape().iter().product();
-    let empty = |k: usize| operator.as_local().is_some_and(|l| l.sites_of(0, k % outputs).is_empty());
+    let empty =
+        |k: usize| operator.as_local().is_some_and(|l| l.sites_of(k / outputs, k % outputs).is_empty());
     let seen: Vec<f64> =
         to_f64(y)?.iter().enumerate().map(|(k, v)| if empty(k) { -1.0 } else { *v }).collect();
     match tokens(&from_f64(seen, y.dims(), DType::F64)?, symbols)? {
@@ -106,6 +107,12 @@ mod tests {
         assert_eq!(tokens.flatten_all().unwrap().to_vec1::<u8>().unwrap(), [0, 1, 1, 0]);
         let grey = (y(0.0) * 0.4).unwrap();
         assert!(measured(&grey, 2, &operator, true).unwrap_err().to_string().contains("2 grey values"));
+        // Every measurement has a mask of its own.
+        let masks = Tensor::new(&[[[[1u8, 1], [1, 0]]], [[[1, 1], [0, 1]]]], &Device::Cpu).unwrap();
+        let operator = daps_operators::Inpainting::new(&[1, 2, 2], &masks).unwrap();
+        let both = Tensor::new(&[[[[-1.0f64, 1.0], [1.0, 0.0]]], [[[-1.0, 1.0], [0.0, 1.0]]]], &Device::Cpu);
+        let tokens = measured(&both.unwrap(), 2, &operator, true).unwrap();
+        assert_eq!(tokens.flatten_all().unwrap().to_vec1::<u8>().unwrap(), [0, 1, 1, 0, 0, 1, 0, 1]);
         let message = measured(&y(2.0), 3, &operator, false).unwrap_err().to_string();
         assert_eq!(message, "measurement: expected whole numbers below 3, the alphabet's size, got -1");
     }

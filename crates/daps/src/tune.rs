@@ -124,13 +124,39 @@ fn label(trial: usize) -> String {
     format!("trial-{trial:03}")
 }
 
-/// The table of trials with those that an earlier search in the directory made of other tasks.
-fn kept_trials(path: &Path, head: &str, config: &ExperimentConfig) -> Result<String> {
-    let before = if path.exists() { files::read_text(path)? } else { String::new() };
-    let is_other = |line: &&str| config.tasks().all(|t| line.split(',').next() != Some(t.label.as_str()));
-    let same_head = before.lines().next() == Some(head);
-    let kept = before.lines().skip(1).filter(is_other).filter(|_| same_head);
-    Ok(std::iter::once(head).chain(kept).fold(String::new(), |text, line| text + line + "\n"))
+/// The head of the table of trials. Searches differ in what is free, so that parameters stand in one column.
+const HEAD: &str = "task,trial,parameters,images,metric,score";
+
+/// "std=0.3 lambda=2", in the table of trials.
+fn joined<'a>(values: impl Iterator<Item = (&'a str, String)>) -> String {
+    values.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The table of trials with those that earlier searches in the directory made of other tasks.
+fn kept_trials(before: &str, searched: &[&str]) -> String {
+    let head = before.lines().next().unwrap_or_default();
+    let is_other = |line: &&str| searched.iter().all(|task| line.split(',').next() != Some(*task));
+    let kept = before.lines().skip(1).filter(is_other).map(|line| converted(head, line));
+    std::iter::once(HEAD.to_owned()).chain(kept).fold(String::new(), |text, line| text + &line + "\n")
+}
+
+/// A line under the head of its table: older versions had a column for every parameter, and did not say by what a score was.
+fn converted(head: &str, line: &str) -> String {
+    let (names, fields): (Vec<&str>, Vec<&str>) = (head.split(',').collect(), line.split(',').collect());
+    match (&names[..], &fields[..]) {
+        (["task", "trial", names @ .., "images", "score"], [task, trial, values @ .., images, score])
+            if names.len() == values.len() =>
+        {
+            let parameters = joined(names.iter().copied().zip(values.iter().map(ToString::to_string)));
+            format!("{task},{trial},{parameters},{images},,{score}")
+        }
+        _ => line.to_owned(),
+    }
+}
+
+/// What the first line of a file of settings says of how they were found, where an older version wrote it for all tasks at once.
+fn older_head(text: &str) -> Option<&str> {
+    text.lines().next()?.split_once(" by task: ")?.1.strip_suffix(", found by daps tune.")
 }
 
 /// Trials still in the race, best first, with their scores.
@@ -171,9 +197,10 @@ impl Search {
         let mut store = Store::open(directory)?;
         let mut found = Vec::new();
         let names: Vec<&str> = parameters.iter().map(|p| p.name).collect();
-        let head =
-            names.iter().fold("task,trial,".to_owned(), |head, name| head + name + ",") + "images,score";
-        let mut log = kept_trials(&directory.join("trials.csv"), &head, experiment.config())?;
+        let searched: Vec<&str> = experiment.config().tasks().map(|t| t.label.as_str()).collect();
+        let table = directory.join("trials.csv");
+        let before = if table.exists() { files::read_text(&table)? } else { String::new() };
+        let mut log = kept_trials(&before, &searched);
         for task in experiment.config().tasks() {
             let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(Pair::refused);
             if refusal.is_some() {
@@ -193,9 +220,10 @@ impl Search {
                 }
                 race = self.ranked(&race, &running, &store, images);
                 for (t, score) in &race {
-                    let values: String = drawn[*t].iter().map(|v| format!("{v},")).collect();
+                    let values = joined(names.iter().copied().zip(drawn[*t].iter().map(f64::to_string)));
                     let score = score.map(|s| self.metric.shown(s).to_string()).unwrap_or_default();
-                    let _ = writeln!(log, "{},{t},{values}{images},{score}", task.label);
+                    let metric = self.metric.name();
+                    let _ = writeln!(log, "{},{t},{values},{images},{metric},{score}", task.label);
                 }
                 if images < experiment.images() {
                     race.truncate(race.len().div_ceil(2));
@@ -212,7 +240,7 @@ impl Search {
                 default_score: default.map(|s| self.metric.shown(s)),
             });
         }
-        files::write(&directory.join("trials.csv"), log.as_bytes())?;
+        files::write(&table, log.as_bytes())?;
         self.write(&experiment, &method.name, &found, directory)?;
         Ok(Some(found))
     }
@@ -252,23 +280,35 @@ impl Search {
         ranked
     }
 
-    /// The best settings of every task, spelled out; what an earlier search in the directory found for other tasks stays.
+    /// The best settings of every task, spelled out, and how they were found; what an earlier search in the directory found for
+    /// other tasks stays.
     fn write(&self, experiment: &Experiment, name: &str, found: &[Found], directory: &Path) -> Result<()> {
         let (config, path) = (experiment.config(), directory.join(format!("{name}.toml")));
-        let mut tasks = if path.exists() { Tuned::read(&path)?.tasks } else { BTreeMap::new() };
+        let mut tuned = match path.exists() {
+            true => earlier(&path)?,
+            false => Tuned { name: name.to_owned(), found: BTreeMap::new(), tasks: BTreeMap::new() },
+        };
+        let (trials, metric, images) = (config.methods.len(), self.metric.name(), experiment.images());
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
-            let settings = &config.methods[found.trial].settings;
-            tasks.insert(task.operator.clone(), registry::resolve(name, settings, &task.operator)?);
+            let settings = registry::resolve(name, &config.methods[found.trial].settings, &task.operator)?;
+            tuned.tasks.insert(task.operator.clone(), settings);
+            let how = format!("the best of {trials} trials by {metric} on {images} images");
+            tuned.found.insert(task.operator.clone(), how);
         }
-        let tuned = Tuned { name: name.to_owned(), tasks };
         let text = toml::to_string(&tuned).map_err(|e| Error::content(directory, e))?;
-        let (trials, images) = (config.methods.len(), experiment.images());
-        let head = format!(
-            "# Settings of {name} by task: the best of {trials} trials by {} on {images} images, found by daps tune.\n",
-            self.metric.name()
-        );
-        files::write(&path, (head + &text).as_bytes())
+        files::write(&path, format!("# Settings of {name} by task, found by daps tune.\n{text}").as_bytes())
     }
+}
+
+/// The settings of earlier searches, each with how it was found, as far as the file says it.
+fn earlier(path: &Path) -> Result<Tuned> {
+    let mut tuned = Tuned::read(path)?;
+    if let Some(how) = older_head(&files::read_text(path)?) {
+        for task in tuned.tasks.keys() {
+            tuned.found.entry(task.clone()).or_insert_with(|| how.to_owned());
+        }
+    }
+    Ok(tuned)
 }
 
 #[cfg(test)]
@@ -311,5 +351,34 @@ mod tests {
         assert_eq!(search(Strategy::Halving).rungs(5, 8), [1, 2, 4, 5]);
         assert_eq!(search(Strategy::Halving).rungs(4, 1), [4]);
         assert_eq!(search(Strategy::Random).rungs(4, 8), [4]);
+    }
+
+    #[test]
+    fn trials_of_other_tasks_stay_whatever_was_free() {
+        let first = kept_trials("", &[]) + "hdr,0,std=0.3 lambda=2,4,PSNR,20.5\nblur,0,,4,SSIM,0.7\n";
+        assert_eq!(kept_trials(&first, &[]), first);
+        assert_eq!(kept_trials(&first, &["hdr"]), format!("{HEAD}\nblur,0,,4,SSIM,0.7\n"));
+        // Tables of older versions, with parameters and without.
+        let old = "task,trial,std,lambda,images,score\nhdr,1,0.3,2,4,20.5\nblur,0,0.5,1,4,\n";
+        assert_eq!(kept_trials(old, &["blur"]), format!("{HEAD}\nhdr,1,std=0.3 lambda=2,4,,20.5\n"));
+        assert_eq!(
+            kept_trials("task,trial,images,score\nhdr,0,4,20.5\n", &[]),
+            format!("{HEAD}\nhdr,0,,4,,20.5\n")
+        );
+    }
+
+    #[test]
+    fn settings_of_older_versions_say_how_they_were_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("wiener.toml");
+        let head =
+            "# Settings of wiener by task: the best of 8 trials by PSNR on 4 images, found by daps tune.";
+        std::fs::write(&path, format!("{head}\nname = \"wiener\"\n\n[tasks.hdr]\nstd = 0.3\n")).unwrap();
+        let tuned = earlier(&path).unwrap();
+        assert_eq!(tuned.found["hdr"], "the best of 8 trials by PSNR on 4 images");
+        // As they are written now.
+        std::fs::write(&path, toml::to_string(&tuned).unwrap()).unwrap();
+        let again = earlier(&path).unwrap();
+        assert_eq!((again.found, again.tasks), (tuned.found, tuned.tasks));
     }
 }

@@ -50,15 +50,27 @@ fn lists_and_explains_what_the_registries_hold() {
             .map(|l| l.split_whitespace().next().unwrap().to_owned())
             .collect();
         assert!(!names.is_empty(), "{what}");
-        if !["budgets", "gmm"].contains(&what) {
-            for name in names {
-                let explained = daps(&["explain", &name]);
-                assert!(explained.status.success(), "{name}");
-                assert!(text(&explained.stdout).starts_with(&name), "{name}");
-            }
+        for name in names {
+            let explained = daps(&["explain", &name]);
+            assert!(explained.status.success(), "{name}");
+            let explained = text(&explained.stdout);
+            assert!(explained.starts_with(&name), "{name}");
+            assert!(what != "operators" || explained.contains("settings"), "{name}: {explained}");
         }
     }
-    refused(&["explain", "nonsense"], "nothing is called 'nonsense'");
+    for (name, part) in [
+        ("gaussian_blur", "size = 61"),
+        ("mri", "coils = 4"),
+        ("blur", "kernel = \"FILE\""),
+        ("blur", "border = \"reflect\""),
+        ("toy2d", "no settings"),
+        ("1k", "5 ODE steps x 200 levels"),
+        ("daps-stable", "(method of the mixture test bed)"),
+    ] {
+        let explained = text(&daps(&["explain", name]).stdout);
+        assert!(explained.contains(part), "{name}: {explained}");
+    }
+    refused(&["explain", "nonsense"], "nothing is called 'nonsense'; see: daps list tasks|operators|");
 }
 
 #[test]

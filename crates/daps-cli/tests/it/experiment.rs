@@ -213,6 +213,22 @@ fn the_report_says_what_was_found_and_what_was_left_out() {
         "{csv}"
     );
     assert!(!csv.contains("seconds"));
+    // What has no result has no quality, and is no success.
+    let heads: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    let of = |line: &str, name: &str| {
+        let at = heads.iter().position(|head| *head == name).unwrap();
+        line.split(',').nth(at).unwrap().to_owned()
+    };
+    for line in csv.lines().filter(|l| l.starts_with("diverges,phase,")) {
+        let found =
+            ["psnr", "apart", "success", "success_chains", "success_turned"].map(|name| of(line, name));
+        assert_eq!(found, ["", "", "0", "0", "0"], "{line}");
+    }
+    for line in csv.lines().filter(|l| l.starts_with("langevin,inpaint_random,")) {
+        let [ratio, apart, away] =
+            ["diversity", "apart", "away"].map(|name| of(line, name).parse::<f64>().unwrap());
+        assert!((ratio - apart / away).abs() < 1e-12, "{line}");
+    }
     assert_eq!(fs::read_to_string(scene.path("out/timings.csv")).unwrap().lines().count(), 43);
     // Images are numbered in their source: the last five of seven, without the first of them.
     assert!(csv.contains(",00003,") && csv.contains(",00005,") && !csv.contains(",00006,"));
@@ -374,6 +390,18 @@ fn a_search_goes_on_and_its_settings_are_used() {
     let settings = fs::read_to_string(scene.path("tuned/wiener.toml")).unwrap();
     assert!(settings.contains("[tasks.gaussian_blur]") && settings.contains("std = 0.3"), "{settings}");
     assert!(settings.contains("[tasks.inpaint_random]") && settings.contains("std = "), "{settings}");
+    for (task, trials) in [("inpaint_random", 6), ("gaussian_blur", 1)] {
+        let how = format!("{task} = \"the best of {trials} trials by PSNR on 4 images\"");
+        assert!(settings.contains(&how), "{how} in {settings}");
+    }
+    let trials = fs::read_to_string(scene.path("tuned/trials.csv")).unwrap();
+    for part in [
+        "task,trial,parameters,images,metric,score\n",
+        "\ninpaint_random,5,std=",
+        "\ngaussian_blur,0,,4,PSNR,",
+    ] {
+        assert!(trials.contains(part), "{part} in {trials}");
+    }
     let table = TABLE.replace("name = \"wiener\"", "name = \"wiener\"\ntuned = \"tuned/wiener.toml\"");
     fs::write(scene.path("table.toml"), table).unwrap();
     assert!(!scene.run("out").1.contains("wiener is not tuned"));

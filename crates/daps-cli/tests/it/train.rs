@@ -1,9 +1,12 @@
 //! `daps train` as a user meets it: kill and resume to the same bits, export, and refusals.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use daps::progress::Progress;
 
 use crate::common::{self, text};
 
@@ -151,6 +154,86 @@ fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
         assert!(card.contains(part), "{part} in {card}");
     }
     assert!(dir.path().join("judge/examples.png").is_file());
+    // Twelve steps make no point of the loss curve.
+    assert!(card.contains("- **Loss**: cross-entropy of a class\n"), "{card}");
+}
+
+/// An export that is stopped at its first step, or may not even begin to measure.
+struct Measuring {
+    allowed: bool,
+}
+
+impl Progress for Measuring {
+    fn begin(&mut self, what: &str, _: usize) {
+        assert!(self.allowed, "{what} in vain");
+    }
+
+    fn step(&mut self, _: &str) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+
+    fn end(&mut self) {}
+}
+
+#[test]
+fn an_export_finds_out_first_what_is_in_its_way_and_can_be_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (config, run) = (setting(dir.path(), CONFIG), path("run"));
+    let trained = daps(&["--config", &config, "--out", run.to_str().unwrap(), "--until", "16"]);
+    assert!(trained.status.success(), "{}", text(&trained.stderr));
+    fs::write(path("file"), "mine").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    fs::create_dir(path("own")).unwrap();
+    fs::write(path("own/samples.png"), "mine").unwrap();
+    for (out, says) in [
+        ("file/tiny.safetensors", "cannot make the directory"),
+        ("folder", "is a directory; name the file to write"),
+        ("own/tiny.safetensors", "samples.png: is not the picture of a model card that may be replaced"),
+    ] {
+        let refused = daps::train::export(&run, &path(out), &mut Measuring { allowed: false });
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains(says) && !refused.is_cancelled(), "{out}: {refused}");
+    }
+    assert_eq!(fs::read_to_string(path("own/samples.png")).unwrap(), "mine");
+    assert_eq!(fs::read_dir(path("own")).unwrap().count(), 1);
+    let out = path("prior/tiny.safetensors");
+    let stopped = daps::train::export(&run, &out, &mut Measuring { allowed: true }).unwrap_err();
+    assert!(stopped.is_cancelled() && !out.exists(), "{stopped}");
+    // The card, the picture that it shows and the weights are the export's own: they are replaced.
+    for _ in 0..2 {
+        daps::train::export(&run, &out, &mut ()).unwrap();
+    }
+    assert_eq!(fs::read_dir(path("prior")).unwrap().count(), 3);
+}
+
+/// The card says so when the weights that a run began with may have been trained on images that it holds out.
+#[test]
+fn a_card_tells_of_weights_that_have_seen_other_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let same = format!("{CONFIG}[loss]\nsigma_data = 0.5\n");
+    let other = same.replace("held_out = 3", "held_out = 4");
+    let prior = dir.path().join("prior/tiny.safetensors");
+    let prior = prior.to_str().unwrap();
+    let card = |config: &str, run: &str, more: &[&str]| {
+        let (config, out) = (setting(dir.path(), config), dir.path().join(run));
+        let out = out.to_str().unwrap();
+        let trained = daps(&[&["--config", config.as_str(), "--out", out], more].concat());
+        assert!(trained.status.success(), "{}", text(&trained.stderr));
+        let exported = daps(&["export", out, "--out", prior]);
+        assert!(exported.status.success(), "{}", text(&exported.stderr));
+        let card = fs::read_to_string(dir.path().join("prior/README.md")).unwrap();
+        (card, text(&trained.stderr))
+    };
+    let (first, said) = card(&same, "first", &["--until", "16"]);
+    assert!(!first.contains("**Start**") && !said.contains("note: "), "{first}\n{said}");
+    let (second, said) = card(&same, "second", &["--until", "32", "--start", prior]);
+    assert!(second.contains("the first 16 in an earlier run") && !second.contains("**Start**"), "{second}");
+    assert!(!said.contains("note: "), "{said}");
+    let (third, said) = card(&other, "third", &["--until", "48", "--start", prior]);
+    let note = "the weights that this run began with have seen other images";
+    assert!(third.contains(&format!("- **Start**: {note}")), "{third}");
+    assert!(said.contains(&format!("note: {note}")), "{said}");
 }
 
 #[cfg(unix)]
@@ -191,7 +274,12 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
         ("image_size = 8", "image_size = 9", "a positive multiple of 2"),
         ("channels = 1\n", "channels = 3\n", "holds grey images; the network's have 3 channels"),
         ("source = \"images\"", "source = \"none\"", "none: no such file or folder"),
-        ("held_out = 3", "held_out = 40", "has 40 images, none of which is left when 40 are held out"),
+        (
+            "held_out = 3",
+            "held_out = 40",
+            "data.held_out: expected fewer than the 40 images of the data set, got 40",
+        ),
+        ("held_out = 3", "held_out = 41", "has 40 images, fewer than the 41 to be held out"),
         ("kind = \"song\"", "kind = \"unet\"", "unknown variant `unet`"),
     ] {
         assert!(CONFIG.contains(from), "{from}");

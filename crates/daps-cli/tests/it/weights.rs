@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use daps::core::candle::{Device, Tensor};
+
 use crate::common;
 
 fn daps(args: &[&str]) -> Output {
@@ -83,6 +85,19 @@ fn metrics_without_weights_say_how_to_get_them() {
         "{text}"
     );
     assert_eq!(run("python3", &["compare", &a, "nowhere.npy"]).0, Some(2));
+    // Bytes mean what they mean in a picture: 26 of 255 apart on [0, 1].
+    let bytes = |name: &str, value: u8| {
+        let path = dir.path().join(name);
+        let image = Tensor::from_vec(vec![value; 768], (3, 16, 16), &Device::Cpu).unwrap();
+        image.write_npy(&path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (dark, light) = (bytes("dark.npy", 100), bytes("light.npy", 126));
+    let (code, text, _) = run("python3", &["compare", &dark, &light]);
+    assert!(code == Some(0) && text.contains("19.8313"), "{text}");
+    let (code, _, message) = run("python3", &["compare", &a, &tensor("c.npy", 126.0)]);
+    let says = "c.npy: values from 0 to 126, where pictures have -1 to 1";
+    assert!(code == Some(2) && message.contains(says), "{message}");
     let (code, _, message) = run("python3", &["weights", "get", "clip"]);
     assert!(
         code == Some(2) && message.contains("unknown set of weights 'clip'; known: lpips, fid"),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::summary::Measurement;
+use crate::summary::{Measurement, finite};
 
 /// PSNR in dB above which a picture counts as found.
 pub const SUCCESS: f64 = 20.0;
@@ -51,7 +51,13 @@ pub struct Cell {
     pub chi2: Option<f64>,
     /// E‖s - s'‖²/E‖s - truth‖²: 1 for posterior samples.
     pub diversity: Option<f64>,
-    /// Whether the chosen chain has more than 20 dB.
+    /// Its numerator; cells of older versions have none.
+    #[serde(default)]
+    pub apart: Option<f64>,
+    /// Its denominator; cells of older versions have none.
+    #[serde(default)]
+    pub away: Option<f64>,
+    /// Whether the chosen chain has more than 20 dB. A cell without a result counts as no success, see [`COLUMNS`].
     pub success: Option<f64>,
     /// The share of chains that have.
     pub success_chains: Option<f64>,
@@ -123,6 +129,8 @@ pub struct Column {
     pub digits: usize,
     /// The number.
     pub of: fn(&Cell) -> Option<f64>,
+    /// Numerator and denominator of a number that is a ratio of expectations: over images, means of both are divided.
+    pub parts: Option<[fn(&Cell) -> Option<f64>; 2]>,
 }
 
 const fn column(
@@ -131,8 +139,16 @@ const fn column(
     digits: usize,
     of: fn(&Cell) -> Option<f64>,
 ) -> Column {
-    Column { name, title, digits, of }
+    Column { name, title, digits, of, parts: None }
 }
+
+/// A share of successes: a cell that has no result has none, however well the others do.
+fn success(cell: &Cell, share: Option<f64>) -> Option<f64> {
+    share.or(cell.failure.as_ref().map(|_| 0.0))
+}
+
+const APART: fn(&Cell) -> Option<f64> = |c| c.apart;
+const AWAY: fn(&Cell) -> Option<f64> = |c| c.away;
 
 /// The numbers of a cell in the order of the files, without what a batch shares: its seconds, and operator calls, which last until
 /// the slowest of its rows has converged.
@@ -145,10 +161,12 @@ pub const COLUMNS: &[Column] = &[
     column("psnr_best", "PSNR of the best chain", 2, |c| c.psnr_best),
     column("error", "measurement error", 4, |c| c.error),
     column("chi2", "χ²", 3, |c| c.chi2),
-    column("diversity", "diversity", 2, |c| c.diversity),
-    column("success", "success", 2, |c| c.success),
-    column("success_chains", "success per chain", 2, |c| c.success_chains),
-    column("success_turned", "success per chain, turned", 2, |c| c.success_turned),
+    Column { parts: Some([APART, AWAY]), ..column("diversity", "diversity", 2, |c| c.diversity) },
+    column("apart", "E‖s-s'‖²", 2, APART),
+    column("away", "E‖s-truth‖²", 2, AWAY),
+    column("success", "success", 2, |c| success(c, c.success)),
+    column("success_chains", "success per chain", 2, |c| success(c, c.success_chains)),
+    column("success_turned", "success per chain, turned", 2, |c| success(c, c.success_turned)),
     column("accuracy", "accuracy", 3, |c| c.accuracy),
     column("agreement", "agreement", 3, |c| c.agreement),
     column("nfe", "denoiser calls", 0, |c| c.nfe.map(|n| n as f64)),
@@ -157,10 +175,6 @@ pub const COLUMNS: &[Column] = &[
 /// The column of a name.
 pub fn named(name: &str) -> Option<&'static Column> {
     COLUMNS.iter().find(|c| c.name == name)
-}
-
-fn finite(v: f64) -> Option<f64> {
-    v.is_finite().then_some(v)
 }
 
 /// The mean of what is there.
@@ -214,11 +228,38 @@ impl Cell {
         self.error = head(&chains.error);
         self.chi2 = finite(found.chi2);
         self.diversity = found.diversity.and_then(finite);
+        (self.apart, self.away) = (found.apart.and_then(finite), found.away.and_then(finite));
         self.success =
             chains.psnr.get(found.chosen).map(|p| f64::from(u8::from(p.is_some_and(|v| v > SUCCESS))));
         self.success_chains = share(&chains.psnr);
         self.success_turned = share(&chains.psnr_turned);
         self.chains = chains;
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_without_a_result_is_no_success_and_has_no_psnr() {
+        let failed = Cell::default().failed("all chains diverged");
+        let of = |cell: &Cell, name: &str| named(name).and_then(|column| (column.of)(cell));
+        for name in ["success", "success_chains", "success_turned"] {
+            assert_eq!(of(&failed, name), Some(0.0), "{name}");
+            // One whose success is not known, such as that of samples that are no pictures, is left out.
+            assert_eq!(of(&Cell::default(), name), None, "{name}");
+        }
+        assert_eq!(of(&failed, "psnr"), None);
+    }
+
+    #[test]
+    fn cells_of_older_versions_are_read() {
+        let mut old = serde_json::to_value(Cell { diversity: Some(0.5), ..Cell::default() }).unwrap();
+        let map = old.as_object_mut().unwrap();
+        ["apart", "away", "accuracy", "agreement"].iter().for_each(|key| _ = map.remove(*key));
+        let cell: Cell = serde_json::from_value(old).unwrap();
+        assert_eq!((cell.diversity, cell.apart, cell.away), (Some(0.5), None, None));
     }
 }

@@ -42,7 +42,7 @@ fn averages(groups: &Groups, plot: &PlotConfig) -> Vec<(String, Lines)> {
     let drawing = |name: &String| {
         let column = named(name)?;
         let point = |t: &ExperimentTask, m: &MethodEntry| {
-            let a = groups.average(&t.label, &m.label, column.of)?;
+            let a = groups.column(&t.label, &m.label, column)?;
             Some((x_of(t, m)?, a.mean, a.error))
         };
         let series = |name: &str, points: Vec<(f64, f64, Option<f64>)>| {

@@ -145,10 +145,9 @@ impl Experiment {
         progress.begin(&self.config.name, wanted.iter().map(work).sum());
         for (block, images) in wanted {
             for images in left(block, *images, store).chunks(self.together(block)) {
-                match self.batch(block, images, directory, progress) {
-                    Ok(cells) => store.append(cells)?,
+                match self.batch(block, images, store, directory, progress) {
                     Err(error) if error.is_cancelled() => return Ok(false),
-                    Err(error) => return Err(error),
+                    result => result?,
                 }
             }
         }
@@ -156,15 +155,16 @@ impl Experiment {
         Ok(true)
     }
 
-    /// The cells of some images. A method that gives up on them together is asked again one by one, so that a failure stays
-    /// with its image.
+    /// Runs the cells of some images and writes them down. A method that gives up on them together is asked again one by one, so
+    /// that a failure stays with its image.
     fn batch(
         &self,
         block: &Block,
         images: &[usize],
+        store: &mut Store,
         directory: &Path,
         progress: &mut dyn Progress,
-    ) -> Result<Vec<Cell>> {
+    ) -> Result<()> {
         let run = self.run(block.pair, block.seed, images)?;
         let all: Vec<usize> = (0..images.len() * block.chains).collect();
         let (task, noise) = (run.task(&all)?, run.noise(&all));
@@ -198,22 +198,24 @@ impl Experiment {
             seconds,
             ..Cell::default()
         };
-        match result {
-            Ok(samples) => self.judged(&run, samples, levels, blank, directory),
-            Err(error @ daps_core::Error::Cancelled { .. }) => Err(error.into()),
+        let cells = match result {
+            Ok(samples) => self.judged(&run, samples, levels, blank, directory)?,
             Err(daps_core::Error::AllDiverged { .. }) if images.len() == 1 => {
                 let diverged = block.chains;
-                Ok(vec![Cell { diverged, ..blank(0) }.failed("all chains diverged")])
+                vec![Cell { diverged, ..blank(0) }.failed("all chains diverged")]
             }
             Err(error @ daps_core::Error::NotConverged { .. }) if images.len() == 1 => {
-                Ok(vec![blank(0).failed(&error.to_string())])
+                vec![blank(0).failed(&error.to_string())]
             }
             Err(daps_core::Error::AllDiverged { .. } | daps_core::Error::NotConverged { .. }) => {
-                let each = images.iter().map(|&i| self.batch(block, &[i], directory, progress));
-                Ok(each.collect::<Result<Vec<_>>>()?.concat())
+                for &i in images {
+                    self.batch(block, &[i], store, directory, progress)?;
+                }
+                return Ok(());
             }
-            Err(error) => Err(error.into()),
-        }
+            Err(error) => return Err(error.into()),
+        };
+        store.append(cells)
     }
 
     /// Samples to cells, with their pictures on disk.
@@ -324,4 +326,41 @@ fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [V
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{GAUSSIAN, small};
+    use super::*;
+
+    /// Asks to stop at a step.
+    struct Until(usize);
+
+    impl Progress for Until {
+        fn begin(&mut self, _: &str, _: usize) {}
+        fn step(&mut self, _: &str) -> ControlFlow<()> {
+            self.0 -= 1;
+            if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+        fn end(&mut self) {}
+    }
+
+    /// Langevin steps of 0.5 are stable at the first level, where the target's curvature is about 1, and not at the second, where
+    /// it is 1e4: three images give up together, and are asked again one by one.
+    #[test]
+    fn what_is_asked_again_is_written_down_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = format!("{GAUSSIAN}\nbatch = 3\ntasks = [{{ operator = 'inpaint_random', noise = 1.0 }}]");
+        let method = "[[method]]\nschedule = { rule = 'levels', sigmas = [10.0, 0.01, 0.0] }\n\
+                      estimate = { kind = 'gaussian', center = 'tweedie', spread = 'sigma' }\n\
+                      kernel = { kind = 'langevin', steps = 40, step_size = { rule = 'decay', eta0 = 0.5, delta = 1.0 } }\n";
+        let experiment = small(dir.path(), &top, method);
+        let out = dir.path().join("out");
+        // The first level of all three, then that of each: the last of them is told to stop.
+        let progressed = experiment.execute(&out, &[], &mut Until(4)).unwrap();
+        assert_eq!((progressed.done, progressed.failed), (2, 2));
+        // What is left, and nothing else.
+        let progressed = experiment.execute(&out, &[], &mut ()).unwrap();
+        assert_eq!((progressed.done, progressed.ran, progressed.failed), (3, 1, 3));
+    }
 }

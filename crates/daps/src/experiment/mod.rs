@@ -1,8 +1,9 @@
 //! Experiments: methods x tasks x images x seeds as one table that survives being killed.
 //!
-//! A cell is keyed by a digest of all that its result depends on (the resolved run, the prior's weights, the image, the seed), so
-//! a table that was stopped goes on where it was, a file that grew runs only what is new, and a setting that changed never meets
-//! an old result. Images run through the prior in batches; a cell's bits do not depend on its neighbours.
+//! A cell is keyed by a digest of all that its result depends on (the resolved run, what is in the files that it names, the prior's
+//! weights, the image, the seed), so a table that was stopped goes on where it was, a file that grew runs only what is new, and a
+//! setting that changed never meets an old result. Images run through the prior in batches; a cell's bits do not depend on its
+//! neighbours.
 
 mod cell;
 mod classes;
@@ -20,6 +21,7 @@ mod statistics;
 mod store;
 mod write;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
@@ -37,12 +39,13 @@ pub use estimate::Estimate;
 pub(crate) use store::Store;
 
 use crate::config::settle;
+use crate::inputs::by_content;
 use crate::prior::Model;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
 /// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
-const NUMERICS: u32 = 1;
+const NUMERICS: u32 = 2;
 
 /// An experiment that is ready to run.
 pub struct Experiment {
@@ -50,6 +53,8 @@ pub struct Experiment {
     model: Model,
     /// The prior's table, completed.
     prior: Table,
+    /// The same by what is in its files, which may be many: they are read once, and not for every pair.
+    prior_by_content: Table,
     images: Images,
     lpips: Option<Lpips>,
     classifier: Option<classes::Judge>,
@@ -66,8 +71,11 @@ pub struct Experiment {
 pub struct Tuned {
     /// The method.
     pub name: String,
+    /// How they were found, for people, by the task's operator; older files do not say it task by task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub found: BTreeMap<String, String>,
     /// Its settings by the task's operator.
-    pub tasks: std::collections::BTreeMap<String, Table>,
+    pub tasks: BTreeMap<String, Table>,
 }
 
 impl Tuned {
@@ -138,7 +146,9 @@ impl Experiment {
         let paper =
             config.paper.as_ref().map(|p| paper::read(&base.join(p))).transpose()?.unwrap_or_default();
         let mut table = config.prior.table(base)?;
+        settle(&mut table, base)?;
         let model = prior::build(&mut table, &config.shape, base)?;
+        let prior_by_content = by_content(&table)?;
         let images = Images::read(&config.data, model.model.shape(), base)?;
         let lpips = assets::load(assets::LPIPS_VGG16)?
             .filter(|_| model.model.shape()[0] == 3)
@@ -148,8 +158,19 @@ impl Experiment {
         let classifier = config.data.labels.as_ref().map(judge).transpose()?;
         notes.extend(model.notes.iter().cloned());
         let base = base.to_owned();
-        let mut experiment =
-            Self { config, model, prior: table, images, lpips, classifier, paper, tuned, base, notes };
+        let mut experiment = Self {
+            config,
+            model,
+            prior: table,
+            prior_by_content,
+            images,
+            lpips,
+            classifier,
+            paper,
+            tuned,
+            base,
+            notes,
+        };
         experiment.notes.extend(experiment.untuned()?);
         Ok(experiment)
     }
@@ -242,19 +263,8 @@ impl Experiment {
     /// What the results of a run depend on, as one digest an image.
     fn keys(&self, run: &Run) -> Result<Vec<String>> {
         let mut config = RunConfig { version: None, batch: 1, ..run.config().clone() };
-        if config.prior.contains_key("sha256") {
-            // The weights are what they are, wherever they lie.
-            ["file", "name"].iter().for_each(|k| _ = config.prior.remove(*k));
-        }
-        // What is in a mask, a kernel or a set of points counts, not where it lies.
-        for (_, value) in config.task.options.iter_mut().chain(config.prior.iter_mut()) {
-            let Some(path) = value.as_str().map(|name| self.base.join(name)).filter(|path| path.is_file())
-            else {
-                continue;
-            };
-            let bytes = std::fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
-            *value = files::sha256(bytes).into();
-        }
+        config.task.options = by_content(&config.task.options)?;
+        config.prior = self.prior_by_content.clone();
         let beside = format!("numerics {NUMERICS}\nprior {}\n", self.model.about);
         let config = config.to_toml()?;
         let key = |(number, digest): (&u64, &String)| {
@@ -273,5 +283,52 @@ impl Experiment {
     /// How many images there are.
     pub(crate) fn images(&self) -> usize {
         self.images.digests.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+
+    pub(super) const GAUSSIAN: &str = "prior = { kind = 'gaussian', std = 0.5 }";
+
+    /// An experiment in a directory on three images of 1 x 8 x 8; `top` are keys of the file itself, its prior and tasks among
+    /// them, and `methods` its tables of methods.
+    pub(super) fn small(directory: &Path, top: &str, methods: &str) -> Experiment {
+        let values: Vec<f32> = (0..3 * 64).map(|i| 0.5 * (i as f32 * 0.7).sin()).collect();
+        let images = Tensor::from_vec(values, (3, 1, 8, 8), &Device::Cpu).unwrap();
+        images.write_npy(directory.join("images.npy")).unwrap();
+        let text = format!(
+            "name = 'small'\ntitle = 'small'\nhours = 0.1\nshape = [1, 8, 8]\n{top}\n\
+             [data]\nsource = 'images.npy'\nimages = 3\n{methods}"
+        );
+        Experiment::open(ExperimentConfig::parse(&text).unwrap(), directory).unwrap()
+    }
+
+    /// A prior of the pictures of a folder: cells are others when there are others in it, and the same when they are back.
+    #[test]
+    fn what_is_in_a_folder_belongs_to_a_cell() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("pictures");
+        std::fs::create_dir(&folder).unwrap();
+        let save = |name: &str, grey: u8| {
+            image::GrayImage::from_pixel(8, 8, image::Luma([grey])).save(folder.join(name)).unwrap();
+        };
+        let keys = || {
+            let top = "prior = { kind = 'empirical', folder = 'pictures' }\ntasks = ['inpaint_random']";
+            let experiment = small(dir.path(), top, "[[method]]\nname = 'wiener'\n");
+            let pairs = experiment.pairs().unwrap();
+            experiment.keys(&experiment.run(&pairs[0], 0, &[0]).unwrap()).unwrap()
+        };
+        save("a.png", 20);
+        save("b.png", 200);
+        let before = keys();
+        assert_eq!(keys(), before);
+        save("c.png", 90);
+        assert_ne!(keys(), before);
+        std::fs::remove_file(folder.join("c.png")).unwrap();
+        assert_eq!(keys(), before);
     }
 }

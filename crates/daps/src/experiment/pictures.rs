@@ -75,7 +75,7 @@ impl Experiment {
             if let Some(truth) = &run.truth {
                 row.push(picture::image(&to_f64(&truth.get(i)?)?, [c, h, w]));
             }
-            row.extend(picture::measurement(&to_f64(&run.values(&run.y.get(i)?)?)?, &*run.operator));
+            row.extend(picture::measurement(&to_f64(&run.values(&run.y.get(i)?)?)?, &*run.operator, i));
             row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
             canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
         }

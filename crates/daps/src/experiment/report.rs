@@ -6,7 +6,7 @@ use std::path::Path;
 use super::cell::{COLUMNS, Cell, Column, named};
 use super::document::{Document, Piece};
 use super::figure::{Panel, panels};
-use super::statistics::{Average, average, median, paired};
+use super::statistics::{Average, average, column_average, median, paired};
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
 use crate::quality::FEWEST_FOR_FID;
 use crate::{assets, report::number, task};
@@ -50,9 +50,24 @@ impl<'a> Groups<'a> {
         self.cells.get(task).and_then(|t| t.get(method)).map_or(&[], Vec::as_slice)
     }
 
-    /// The mean of a column over a pair's images.
+    /// The mean of a number over a pair's images.
     pub fn average(&self, task: &str, method: &str, of: impl Fn(&Cell) -> Option<f64>) -> Option<Average> {
         average(self.get(task, method).iter().copied(), of)
+    }
+
+    /// The same of a column.
+    pub fn column(&self, task: &str, method: &str, column: &Column) -> Option<Average> {
+        column_average(self.get(task, method), column)
+    }
+
+    /// " (2 of 3)" where not all cells of a pair have a number, so that its mean is over fewer than those of others.
+    fn part(&self, average: Option<Average>) -> String {
+        let (n, of) = (average.map_or(0, |a| a.cells), self.cells_of_a_pair());
+        if 0 < n && n < of { format!(" ({n} of {of})") } else { String::new() }
+    }
+
+    fn cells_of_a_pair(&self) -> usize {
+        self.experiment.images() * self.experiment.config.seeds.len()
     }
 
     /// What the paper reports.
@@ -167,17 +182,25 @@ fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String
         lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} colour images."));
     }
     lines.push(
-        "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all \
-         images have a result. Seconds are wall-clock, as this machine was when the cell ran."
+        "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all cells \
+         (images x seeds) have the number: such a mean is over fewer than its neighbours are, and never in bold. A cell without \
+         a result counts as no success. Seconds are wall-clock, as this machine was when the cell ran."
             .into(),
     );
     if !experiment.is_discrete() {
         lines.push(
             "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was \
              chosen without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
-             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples)."
+             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples) with both means over images."
                 .into(),
         );
+    }
+    let old = cells.iter().filter(|c| c.diversity.is_some() && c.apart.is_none()).count();
+    if old > 0 {
+        lines.push(format!(
+            "{old} cells were run by an older version, which kept no more of diversity than the ratio: where a method has no \
+             others, its diversity is the mean of ratios."
+        ));
     }
     if experiment.classifier.is_some() {
         lines.push(
@@ -212,25 +235,21 @@ fn with_error(value: Option<Average>, digits: usize) -> String {
     }
 }
 
-/// Methods by tasks, the best of a task in bold.
+/// Methods by tasks, the best of a task in bold: of those that have all images, for a mean over the images that a method did not
+/// fail at says nothing of the others.
 fn glance(groups: &Groups) -> Piece {
     let config = &groups.experiment.config;
     let tasks: Vec<&ExperimentTask> = config.tasks().collect();
     let value = |t: &ExperimentTask, m: &MethodEntry| groups.average(&t.label, &m.label, |c| c.psnr);
-    let best: Vec<f64> = tasks
-        .iter()
-        .map(|t| {
-            config
-                .methods
-                .iter()
-                .filter_map(|m| value(t, m))
-                .map(|a| a.mean)
-                .fold(f64::NEG_INFINITY, f64::max)
-        })
-        .collect();
+    let whole = |a: &Average| a.cells == groups.cells_of_a_pair();
+    let best = |t: &&ExperimentTask| {
+        let all = config.methods.iter().filter_map(|m| value(t, m)).filter(whole);
+        all.map(|a| a.mean).fold(f64::NEG_INFINITY, f64::max)
+    };
+    let best: Vec<f64> = tasks.iter().map(best).collect();
     let cell = |(t, best): (&&ExperimentTask, &f64), m: &MethodEntry| match value(t, m) {
-        Some(a) if a.mean == *best => format!("**{:.2}**", a.mean),
-        a => number(a.map(|a| a.mean), 2),
+        Some(a) if whole(&a) && a.mean == *best => format!("**{:.2}**", a.mean),
+        a => number(a.map(|a| a.mean), 2) + &groups.part(a),
     };
     let row = |m: &MethodEntry| {
         let cells = tasks.iter().zip(&best).map(|pair| cell(pair, m));
@@ -263,10 +282,8 @@ fn one_task(
     };
     for column in SHOWN.iter().chain(&SUCCESSES).filter(|n| wanted(n)).filter_map(|n| named(n)) {
         let own = |m: &&MethodEntry| {
-            let average = groups.average(&task.label, &m.label, column.of);
-            let (n, of) = (average.map_or(0, |a| a.images), groups.experiment.images());
-            let part = if 0 < n && n < of { format!(" ({n} of {of})") } else { String::new() };
-            with_error(average, column.digits) + &part
+            let average = groups.column(&task.label, &m.label, column);
+            with_error(average, column.digits) + &groups.part(average)
         };
         add(column.title, methods.iter().map(own).collect());
         let paper = |m: &&MethodEntry| number(groups.paper(task, m, column.name), column.digits);
@@ -313,7 +330,11 @@ fn differences(groups: &Groups, task: &ExperimentTask, methods: &[&MethodEntry])
     let rows: Vec<Vec<String>> = others
         .map(|m| {
             let own = groups.get(&task.label, &m.label);
-            let cells = columns.iter().map(|c| signed(paired(own, base, c.of), c.digits));
+            let cell = |c: &&Column| {
+                let difference = paired(own, base, c.of);
+                signed(difference, c.digits) + &groups.part(difference)
+            };
+            let cells = columns.iter().map(cell);
             std::iter::once(m.label.clone()).chain(cells).collect()
         })
         .filter(|row: &Vec<String>| row[1..].iter().any(|c| c != "–"))
@@ -336,7 +357,7 @@ fn overview(groups: &Groups) -> Vec<(String, String)> {
     let draw = |column: &Column| {
         let panel = |t: &ExperimentTask| {
             let dot = |(i, m): (usize, &MethodEntry)| {
-                let a = groups.average(&t.label, &m.label, column.of)?;
+                let a = groups.column(&t.label, &m.label, column)?;
                 Some((i, a.mean, a.error, groups.paper(t, m, column.name)))
             };
             Panel {
@@ -386,4 +407,44 @@ fn rows_of_pictures(
         }
     }
     pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{GAUSSIAN, small};
+    use super::*;
+
+    /// A method that fails at one image of three has the larger mean over the others.
+    #[test]
+    fn a_mean_over_survivors_is_marked_and_wins_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let methods = "[[method]]\nname = 'wiener'\n[[method]]\nname = 'tv'\n";
+        let top = format!("{GAUSSIAN}\ntasks = ['inpaint_random']\nbaseline = 'tv'");
+        let experiment = small(dir.path(), &top, methods);
+        let cell = |(method, image, psnr): (&str, &str, Option<f64>)| Cell {
+            method: method.into(),
+            task: "inpaint_random".into(),
+            image: image.into(),
+            psnr,
+            failure: psnr.is_none().then(|| "all chains diverged".into()),
+            ..Cell::default()
+        };
+        let cells = [
+            ("wiener", "00000", Some(30.0)),
+            ("wiener", "00001", Some(30.0)),
+            ("wiener", "00002", None),
+            ("tv", "00000", Some(25.0)),
+            ("tv", "00001", Some(25.0)),
+            ("tv", "00002", Some(25.0)),
+        ]
+        .map(cell);
+        let groups = Groups::new(&experiment, &cells);
+        let Piece::Table(_, rows) = glance(&groups) else { panic!("no table") };
+        assert_eq!(rows, [["wiener", "30.00 (2 of 3)"], ["tv", "**25.00**"]]);
+        let task = experiment.config.tasks().next().unwrap();
+        let methods: Vec<&MethodEntry> = experiment.config.methods.iter().collect();
+        let pieces = differences(&groups, task, &methods);
+        let [Piece::Table(_, rows)] = &pieces[..] else { panic!("no table") };
+        assert_eq!(*rows, [["wiener", "+5.00 ± 0.00 (2 of 3)", "–", "–"]]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::Cell;
+use super::cell::{Cell, Column};
 use crate::validate::mean_and_error;
 
 /// A mean over images and its standard error.
@@ -13,6 +13,8 @@ pub(super) struct Average {
     pub error: Option<f64>,
     /// Images that have the number.
     pub images: usize,
+    /// Cells that have it.
+    pub cells: usize,
 }
 
 /// The mean over images of one number per cell.
@@ -21,6 +23,24 @@ pub(super) fn average<'a>(
     of: impl Fn(&Cell) -> Option<f64>,
 ) -> Option<Average> {
     over(cells.filter_map(|c| Some((c.image.as_str(), of(c)?))))
+}
+
+/// The mean over images of a column; of a ratio of expectations, the ratio of the means.
+pub(super) fn column_average(cells: &[&Cell], column: &Column) -> Option<Average> {
+    let whole = column.parts.and_then(|parts| ratio(cells, parts));
+    // Cells of older versions have the ratio alone.
+    whole.or_else(|| average(cells.iter().copied(), column.of))
+}
+
+/// The ratio of two means over images, with the standard error that follows from its linearisation: that of the mean of
+/// (a - R b)/E[b].
+fn ratio(cells: &[&Cell], [a, b]: [fn(&Cell) -> Option<f64>; 2]) -> Option<Average> {
+    let both: Vec<(&str, f64, f64)> =
+        cells.iter().filter_map(|c| Some((c.image.as_str(), a(c)?, b(c)?))).collect();
+    let bottom = over(both.iter().map(|(image, _, b)| (*image, *b)))?;
+    let mean = over(both.iter().map(|(image, a, _)| (*image, *a)))?.mean / bottom.mean;
+    let off = over(both.iter().map(|(image, a, b)| (*image, (a - mean * b) / bottom.mean)))?;
+    mean.is_finite().then_some(Average { mean, ..off })
 }
 
 /// The median over images of one number per cell.
@@ -53,14 +73,16 @@ fn image_means<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Vec<f64> {
 }
 
 fn over<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<Average> {
-    let means = image_means(values);
+    let mut cells = 0;
+    let means = image_means(values.inspect(|_| cells += 1));
     let (mean, error) = mean_and_error(&means);
     let images = means.len();
-    (images > 0).then_some(Average { mean, error: (images > 1).then_some(error), images })
+    (images > 0).then_some(Average { mean, error: (images > 1).then_some(error), images, cells })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::cell::named;
     use super::*;
 
     fn cell(image: &str, seed: u64, psnr: f64) -> Cell {
@@ -83,9 +105,29 @@ mod tests {
     fn seeds_of_one_image_are_no_independent_images() {
         let cells = [cell("a", 0, 10.0), cell("a", 1, 12.0), cell("b", 0, 21.0)];
         let whole = average(cells.iter(), |c| c.psnr).unwrap();
-        assert_eq!((whole.mean, whole.images), (16.0, 2));
+        assert_eq!((whole.mean, whole.images, whole.cells), (16.0, 2, 3));
         assert_eq!(median(cells.iter(), |c| c.psnr), Some(16.0));
         assert_eq!(average(cells[..1].iter(), |c| c.psnr).unwrap().error, None);
         assert_eq!(average(cells.iter(), |_| None), None);
+    }
+
+    /// Numerators 1 and 9 over denominators 1 and 3: 10/4, where the mean of the ratios would be 2.
+    #[test]
+    fn a_ratio_of_expectations_is_no_mean_of_ratios() {
+        let cell = |image: &str, (apart, away): (f64, f64)| Cell {
+            image: image.into(),
+            diversity: Some(apart / away),
+            apart: Some(apart),
+            away: Some(away),
+            ..Cell::default()
+        };
+        let cells = [cell("a", (1.0, 1.0)), cell("b", (9.0, 3.0))];
+        let column = named("diversity").unwrap();
+        let found = column_average(&cells.iter().collect::<Vec<_>>(), column).unwrap();
+        // (a - 2.5 b)/2 is -0.75 and 0.75: a mean of two such numbers has the error 0.75.
+        assert!((found.mean - 2.5).abs() < 1e-12 && (found.error.unwrap() - 0.75).abs() < 1e-12, "{found:?}");
+        // Cells of older versions, which have no parts.
+        let old = cells.map(|cell| Cell { apart: None, away: None, ..cell });
+        assert_eq!(column_average(&old.iter().collect::<Vec<_>>(), column).unwrap().mean, 2.0);
     }
 }

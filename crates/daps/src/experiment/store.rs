@@ -1,7 +1,7 @@
 //! The finished cells of an experiment on disk: lines that are only ever appended, so that a kill loses none of them.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -41,22 +41,17 @@ pub(crate) struct Store {
     path: PathBuf,
     file: File,
     cells: Cells,
+    _lock: files::Lock,
 }
 
 impl Store {
     /// Opens the cells of a directory, alone: a second process is refused. A line that a kill cut off is dropped.
     pub fn open(directory: &Path) -> Result<Self> {
         files::make_directory(directory, true)?;
+        let lock = files::lock(directory)?;
         let path = directory.join(CELLS);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(Error::file(&path, "cannot open"))?;
-        match file.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::content(directory, "another process works in this directory"));
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::file(&path, "cannot lock")(error)),
-            Ok(()) => {}
-        }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(Error::file(&path, "cannot read"))?;
         let whole = whole_lines(&text);
@@ -65,7 +60,7 @@ impl Store {
             file.seek(SeekFrom::End(0)).map_err(Error::file(&path, "cannot mend"))?;
         }
         let cells = parsed(&path, &text[..whole])?;
-        Ok(Self { path, file, cells })
+        Ok(Self { path, file, cells, _lock: lock })
     }
 
     /// All cells.

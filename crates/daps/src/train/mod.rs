@@ -47,6 +47,7 @@ pub struct Progressed {
 pub struct Training {
     trainer: Trainer,
     directory: PathBuf,
+    _lock: files::Lock,
 }
 
 impl Training {
@@ -70,15 +71,17 @@ impl Training {
         }
         let data = config.read_data(base)?;
         let mut trainer = Trainer::new(config, data)?;
-        if checkpoint.exists() {
-            trainer.resume(&checkpoint)?;
-        } else {
+        if !checkpoint.exists() {
             if let Some(start) = trainer.config().start.clone() {
                 trainer.start(&start)?;
             }
             files::make_directory(directory, resume)?;
         }
-        let run = Self { trainer, directory: directory.to_owned() };
+        let lock = files::lock(directory)?;
+        if checkpoint.exists() {
+            trainer.resume(&checkpoint)?;
+        }
+        let run = Self { trainer, directory: directory.to_owned(), _lock: lock };
         run.write(CONFIG, &run.trainer.config().to_toml()?)?;
         Ok(run)
     }
