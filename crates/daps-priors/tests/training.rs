@@ -305,6 +305,26 @@ fn a_run_tells_of_weights_that_have_seen_other_or_unknown_images() {
     assert!(notes.len() == 2 && notes[0].contains("how many") && notes[1].contains(unknown), "{notes:?}");
 }
 
+/// How a run ends may be decided while it goes on: the rate falls in a straight line to 0 at its end, 1002 images.
+#[test]
+fn a_run_that_goes_on_may_cool_down() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("checkpoint.safetensors");
+    let mut warm = trainer();
+    (0..50).for_each(|_| _ = warm.advance().unwrap());
+    warm.save(&path).unwrap();
+    let mut cooling = Trainer::new(config("cooldown = 900"), pictures(27)).unwrap();
+    cooling.resume(&path).unwrap();
+    for trainer in [&mut warm, &mut cooling] {
+        (50..100).for_each(|_| _ = trainer.advance().unwrap());
+    }
+    let rates = [&warm, &cooling].map(|trainer| trainer.curve()[1].rate);
+    assert!((rates[1] / rates[0] - (1002.0 - 600.0) / 900.0).abs() < 1e-12, "{rates:?}");
+    let wrong = config("").to_toml().unwrap().replacen("images =", "cooldown = -1\nimages =", 1);
+    let error = TrainConfig::parse(&wrong).unwrap_err().to_string();
+    assert!(error.contains("cooldown: expected a number from 0, got -1"), "{error}");
+}
+
 #[test]
 fn something_must_be_left_to_train_on() {
     let all = Dataset::split(Images::bytes([1, 8, 8], vec![0; 3 * 64]), 3).unwrap();

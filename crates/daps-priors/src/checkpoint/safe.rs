@@ -107,6 +107,7 @@ mod tests {
     }
 
     /// Whatever a killed write leaves behind, the next one takes it up: there is no file of a random name.
+    #[cfg(unix)]
     #[test]
     fn files_are_written_under_one_temporary_name() {
         use std::os::unix::fs::MetadataExt;

@@ -20,6 +20,10 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Images to see in all.
     pub images: u64,
+    /// Over so many images before the end the learning rate falls to 0, in a straight line: weights that stop wandering denoise
+    /// better. Like `images`, it may be another one when the run is resumed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cooldown: f64,
     /// Images of one step.
     #[serde(default = "batch")]
     pub batch: usize,
@@ -209,6 +213,12 @@ fn one() -> usize {
 fn batch() -> usize {
     32
 }
+// Absent from files that were written before there was one.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
+}
+
 fn checkpoint_minutes() -> f64 {
     5.0
 }
@@ -332,6 +342,7 @@ impl TrainConfig {
             }
         }
         for (what, value) in [
+            ("cooldown", self.cooldown),
             ("optimizer.warmup", o.warmup),
             ("optimizer.decay_after", o.decay_after),
             ("optimizer.weight_decay", o.weight_decay),

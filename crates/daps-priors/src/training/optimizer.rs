@@ -22,6 +22,12 @@ pub fn learning_rate(config: &OptimizerConfig, images: f64, own: f64) -> f64 {
     config.learning_rate * warm / late
 }
 
+/// What a cooldown leaves of the step size, `left` images before the end.
+#[must_use]
+pub fn cooled(cooldown: f64, left: f64) -> f64 {
+    if cooldown > 0.0 { (left / cooldown).clamp(0.0, 1.0) } else { 1.0 }
+}
+
 /// What stays of the average at a step of `batch` images after `images`.
 #[must_use]
 pub fn ema_decay(config: &EmaConfig, images: f64, batch: f64) -> f64 {
@@ -263,6 +269,8 @@ mod tests {
         );
         let plain = OptimizerConfig { warmup: 0.0, decay_after: 0.0, ..config };
         assert_eq!([0.0, 1e9].map(|i| learning_rate(&plain, i, i)), [2.0, 2.0]);
+        assert_eq!([300.0, 200.0, 50.0, 0.0].map(|left| cooled(200.0, left)), [1.0, 1.0, 0.25, 0.0]);
+        assert_eq!(cooled(0.0, 0.0), 1.0, "no cooldown");
         let ema = EmaConfig { half_life: 1000.0, ramp: 0.1 };
         // Ten steps of a tenth of the half-life leave one half; before the ramp's end the half-life is shorter.
         assert!((ema_decay(&ema, 1e6, 100.0).powi(10) - 0.5).abs() < 1e-12);

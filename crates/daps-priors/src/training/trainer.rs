@@ -13,7 +13,7 @@ use super::batch::Batches;
 use super::config::{Goal, TrainConfig};
 use super::data::Dataset;
 use super::loss::loss_and_gradients;
-use super::optimizer::{AdamW, ema_decay, learning_rate};
+use super::optimizer::{AdamW, cooled, ema_decay, learning_rate};
 use crate::checkpoint::{self, CONFIG_KEY, Checkpoint, DATA_KEY, EARLIER_KEY, IMAGES_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Classifier, Error, Result};
@@ -253,7 +253,9 @@ impl Trainer {
         let number = self.step + 1;
         let batch = self.config.batch as f64;
         let (images, own) = (number as f64 * batch, number - self.first_step());
-        let rate = learning_rate(&self.config.optimizer, images, own as f64 * batch);
+        let end = self.config.steps() as f64 * batch;
+        let rate = learning_rate(&self.config.optimizer, images, own as f64 * batch)
+            * cooled(self.config.cooldown, end - images);
         let decay = ema_decay(&self.config.ema, images, batch);
         let norm = self.optimizer.step(&gradients, own, rate, decay)?;
         if !(loss.is_finite() && norm.is_finite()) {
@@ -378,7 +380,7 @@ impl Trainer {
 /// The configuration without what may change between resumptions.
 fn fixed_part(config: &TrainConfig) -> Result<String> {
     let mut fixed = config.clone();
-    fixed.images = 1;
+    (fixed.images, fixed.cooldown) = (1, 0.0);
     (fixed.checkpoint_minutes, fixed.report_minutes) = (1.0, 1.0);
     fixed.data.source = Default::default();
     if let Some(classes) = &mut fixed.classes {
