@@ -71,6 +71,8 @@ pub(crate) fn lock(directory: &Path) -> Result<Lock> {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::content(directory, "is in use by another process"));
             }
+            // Some file systems know no locks; that is no reason not to work there.
+            Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(Error::file(&path, "cannot lock")(error)),
             Ok(()) => {}
         }
