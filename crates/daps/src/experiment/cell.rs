@@ -119,6 +119,9 @@ pub const LEVEL_COLUMNS: [LevelColumn; 4] = [
     ("chi2_draw", |l| l.chi2_draw),
 ];
 
+/// A number of a cell, where it has one.
+pub type Number = fn(&Cell) -> Option<f64>;
+
 /// A number of a cell that can be averaged, tabulated and drawn.
 pub struct Column {
     /// Its name in files.
@@ -128,17 +131,12 @@ pub struct Column {
     /// Digits for people.
     pub digits: usize,
     /// The number.
-    pub of: fn(&Cell) -> Option<f64>,
+    pub of: Number,
     /// Numerator and denominator of a number that is a ratio of expectations: over images, means of both are divided.
-    pub parts: Option<[fn(&Cell) -> Option<f64>; 2]>,
+    pub parts: Option<[Number; 2]>,
 }
 
-const fn column(
-    name: &'static str,
-    title: &'static str,
-    digits: usize,
-    of: fn(&Cell) -> Option<f64>,
-) -> Column {
+const fn column(name: &'static str, title: &'static str, digits: usize, of: Number) -> Column {
     Column { name, title, digits, of, parts: None }
 }
 
@@ -147,8 +145,8 @@ fn success(cell: &Cell, share: Option<f64>) -> Option<f64> {
     share.or(cell.failure.as_ref().map(|_| 0.0))
 }
 
-const APART: fn(&Cell) -> Option<f64> = |c| c.apart;
-const AWAY: fn(&Cell) -> Option<f64> = |c| c.away;
+const APART: Number = |c| c.apart;
+const AWAY: Number = |c| c.away;
 
 /// The numbers of a cell in the order of the files, without what a batch shares: its seconds, and operator calls, which last until
 /// the slowest of its rows has converged.

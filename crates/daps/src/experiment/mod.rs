@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
 use toml::{Table, Value};
 
-pub use cell::{COLUMNS, Cell, Chains, Column, Level, SUCCESS};
+pub use cell::{COLUMNS, Cell, Chains, Column, Level, Number, SUCCESS};
 pub use config::{
     Axis, By, ExperimentConfig, ExperimentTask, MethodEntry, PlotConfig, PriorConfig, Source, TaskEntry,
 };

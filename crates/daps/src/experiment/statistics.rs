@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cell::{Cell, Column};
+use super::cell::{Cell, Column, Number};
 use crate::validate::mean_and_error;
 
 /// A mean over images and its standard error.
@@ -34,7 +34,7 @@ pub(super) fn column_average(cells: &[&Cell], column: &Column) -> Option<Average
 
 /// The ratio of two means over images, with the standard error that follows from its linearisation: that of the mean of
 /// (a - R b)/E[b].
-fn ratio(cells: &[&Cell], [a, b]: [fn(&Cell) -> Option<f64>; 2]) -> Option<Average> {
+fn ratio(cells: &[&Cell], [a, b]: [Number; 2]) -> Option<Average> {
     let both: Vec<(&str, f64, f64)> =
         cells.iter().filter_map(|c| Some((c.image.as_str(), a(c)?, b(c)?))).collect();
     let bottom = over(both.iter().map(|(image, _, b)| (*image, *b)))?;
