@@ -169,6 +169,58 @@ fn torchscript_modules_are_plain_attributes() {
     assert!(refused(&call, &[]).contains("arguments that do not belong there"));
 }
 
+/// Dictionaries that hold each other three times over: 31 of them have 3^31 ways through.
+#[test]
+fn shared_dictionaries_are_not_walked_for_ever() {
+    let recall = |p: Pickle, n: u8| p.op(&[b'h', n]);
+    let mut pickle = Pickle::new().op(b"}q\x00");
+    for k in 1..32u8 {
+        pickle = pickle.op(b"}");
+        for name in ["a", "b", "c"] {
+            pickle = recall(pickle.text(name), k - 1).op(b"s");
+        }
+        pickle = pickle.op(&[b'q', k]);
+    }
+    let plain = pickle.clone().end();
+    assert!(read_numpy(&plain).unwrap_err().to_string().contains("too deeply"));
+    let module = recall(pickle.global("__torch__", "M").op(b")\x81}").text("r"), 31).op(b"sb").end();
+    assert!(refused(&module, &[]).contains("too deeply"));
+    // A long name before many values is copied for each of them.
+    let mut long = Pickle::new().op(b"}").text(&"x".repeat(5000)).op(b"q\x000");
+    for _ in 0..2000 {
+        long = long.op(b"h\x00Ns");
+    }
+    assert!(read_numpy(&long.end()).unwrap_err().to_string().contains("too long"));
+}
+
+/// What a short file recalls again and again must not add up to more than memory holds.
+#[test]
+fn small_files_do_not_become_large_ones() {
+    // A list of pairs, made into a dictionary over and over.
+    let mut pickle = Pickle::new().global("collections", "OrderedDict").op(b"q\x00](");
+    pickle = (0..5000).fold(pickle, |p, _| p.op(b"NN\x86"));
+    pickle = pickle.op(b"e\x85q\x01");
+    pickle = (0..5000).fold(pickle, |p, _| p.op(b"h\x00h\x01R"));
+    assert!(refused(&pickle.end(), &[]).contains("repeats what it holds"));
+    // One tensor under many names is there once; many views of one storage are not.
+    let tied = |shift: i32| {
+        let mut pickle = Pickle::new().op(b"}");
+        for i in 0..40 {
+            pickle = pickle
+                .text(&format!("w{i}"))
+                .tensor("FloatStorage", 10_000, i * shift, &[9000], &[1])
+                .op(b"s");
+        }
+        pickle.end()
+    };
+    let tensors = read_archive(Cursor::new(archive(&tied(0), &floats(10_000)))).unwrap();
+    assert_eq!((tensors.len(), flat(&tensors["w39"])[8999]), (40, 8999.0));
+    assert!(refused(&tied(1), &floats(10_000)).contains("many times over"));
+    let flat_forever = vec![1; 65];
+    let pickle = one_tensor("FloatStorage", 4, 0, &flat_forever, &flat_forever);
+    assert!(refused(&pickle, &floats(4)).contains("more dimensions than any library knows"));
+}
+
 /// What `pickle.dumps({'Net_0': {'Conv_0': {'kernel': array([[1.5, -2, 0.25]], '<f4')}}}, 3)` writes.
 const NUMPY: &[u8] = b"\x80\x03}q\x00X\x05\x00\x00\x00Net_0q\x01}q\x02X\x06\x00\x00\x00Conv_0q\x03}q\x04\
 X\x06\x00\x00\x00kernelq\x05cnumpy.core.multiarray\n_reconstruct\nq\x06cnumpy\nndarray\nq\x07K\x00\x85q\x08C\x01bq\t\
@@ -309,7 +361,7 @@ fn conversion_keeps_configuration_and_checksum() {
         let path = dir.path().join("w.safetensors");
         convert(&golden("adm_tiny.pt"), &path, dtype, Some(&adm_tiny())).unwrap();
         let got = denoise(&NetworkPrior::load(&path, None).unwrap());
-        let worst = got.iter().zip(&expected).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale;
+        let worst = daps_nn::testing::largest(got.iter().zip(&expected).map(|(a, b)| (a - b).abs())) / scale;
         assert!(worst <= tolerance, "{dtype:?}: {worst}");
         assert_eq!(checkpoint::config_of(&path).unwrap(), adm_tiny());
         let mut bytes = std::fs::read(&path).unwrap();
@@ -333,18 +385,43 @@ fn conversion_keeps_configuration_and_checksum() {
 }
 
 #[test]
-fn a_header_whose_length_looks_like_a_pickle_is_safetensors_all_the_same() {
+fn types_and_shapes_that_cannot_be_read_are_refused_in_words() {
     let directory = tempfile::tempdir().unwrap();
-    let config = NetworkConfig::parse(&adm_tiny().to_toml().unwrap()).unwrap();
-    let quoted = serde_json::to_string(&config.to_toml().unwrap()).unwrap();
-    let tensor = r#""w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
-    let mut header = format!(r#"{{"__metadata__":{{"daps.config":{quoted}}},{tensor}}}"#).into_bytes();
-    // The low byte of the length is that of a pickle's first operation, the next one a pickle's version.
-    let length = (0..6).map(|version| version << 8 | 0x80).find(|length| *length >= header.len()).unwrap();
-    header.resize(length, b' ');
-    let path = directory.path().join("pickled.safetensors");
-    let bytes = [&(length as u64).to_le_bytes()[..], &header, &1.5f32.to_le_bytes()].concat();
-    std::fs::write(&path, bytes).unwrap();
-    assert_eq!(flat(&read(&path).unwrap().tensors["w"]), [1.5]);
-    assert_eq!(checkpoint::config_of(&path).unwrap().to_toml().unwrap(), config.to_toml().unwrap());
+    let path = directory.path().join("odd.safetensors");
+    for (kind, part) in [
+        (r#""F8_E8M0","shape":[4],"data_offsets":[0,4]"#, "is not supported"),
+        (r#""F32","shape":[0,9223372036854775808,4],"data_offsets":[0,0]"#, "no memory holds"),
+    ] {
+        let header = format!(r#"{{"w":{{"dtype":{kind}}}}}"#).into_bytes();
+        let numbers: &[u8] = if kind.contains("[0,4]") { &[0; 4] } else { &[] };
+        std::fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], &header, numbers].concat()).unwrap();
+        let error = inspect(&path).unwrap_err();
+        one_sentence(&error, &path);
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// The low byte of the length is that of a pickle's first operation and the next one a pickle's version, or they are the first
+/// letters of an archive.
+#[test]
+fn a_header_whose_length_looks_like_another_format_is_safetensors_all_the_same() {
+    let mut tried = 0;
+    for length in (0..6).map(|version| version << 8 | 0x80).chain([u16::from_le_bytes(*b"PK").into()]) {
+        let directory = tempfile::tempdir().unwrap();
+        let config = NetworkConfig::parse(&adm_tiny().to_toml().unwrap()).unwrap();
+        let quoted = serde_json::to_string(&config.to_toml().unwrap()).unwrap();
+        let tensor = r#""w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let mut header = format!(r#"{{"__metadata__":{{"daps.config":{quoted}}},{tensor}}}"#).into_bytes();
+        if length < header.len() {
+            continue;
+        }
+        tried += 1;
+        header.resize(length, b' ');
+        let path = directory.path().join("pickled.safetensors");
+        let bytes = [&(length as u64).to_le_bytes()[..], &header, &1.5f32.to_le_bytes()].concat();
+        std::fs::write(&path, bytes).unwrap();
+        assert_eq!(flat(&read(&path).unwrap().tensors["w"]), [1.5]);
+        assert_eq!(checkpoint::config_of(&path).unwrap().to_toml().unwrap(), config.to_toml().unwrap());
+    }
+    assert!(tried > 1);
 }

@@ -142,8 +142,9 @@ enum Format {
 
 fn format_of(path: &Path) -> Result<Format> {
     Ok(match first_bytes(path)? {
-        [b'P', b'K', ..] => Format::Archive,
-        // The length of a safetensors header may begin with the same bytes, but is far below 2^32.
+        // The length of a safetensors header may begin with any two bytes; one that begins with these four is of 67 MB.
+        [b'P', b'K', 3, 4, ..] => Format::Archive,
+        // Here too, but is far below 2^32.
         [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Format::OldPickle,
         _ => Format::Safetensors,
     })

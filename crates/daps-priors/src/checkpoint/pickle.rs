@@ -93,7 +93,7 @@ pub enum Global {
 }
 
 /// Element types of storages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// f64
     F64,
@@ -131,7 +131,7 @@ impl Element {
 }
 
 /// A storage: the name of its file in the archive, and what it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Storage {
     /// The file's name.
     pub key: String,
@@ -142,7 +142,7 @@ pub struct Storage {
 }
 
 /// A tensor as a strided view of a storage.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// The storage.
     pub storage: Storage,

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::Path;
 
 use candle_core::safetensors::Load;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use safetensors::{SafeTensors, View};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -31,8 +31,15 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {
     let file = SafeTensors::deserialize(bytes).map_err(|e| refuse(&e))?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
-        let tensor =
-            view.load(&Device::Cpu).map_err(|e| Error::file(path, format!("tensor '{name}': {e}")))?;
+        let name_it = |e: &dyn std::fmt::Display| Error::file(path, format!("tensor '{name}': {e}"));
+        // A tensor's strides are products of its sizes, even where another size is zero.
+        if view.shape().iter().try_fold(1usize, |n, s| n.checked_mul((*s).max(1))).is_none() {
+            return Err(name_it(&"its shape is one that no memory holds"));
+        }
+        let tensor = view.load(&Device::Cpu).map_err(|e| name_it(&e))?;
+        if matches!(tensor.dtype(), DType::F4 | DType::F6E2M3 | DType::F6E3M2 | DType::F8E8M0) {
+            return Err(name_it(&format!("its type {} is not supported", tensor.dtype().as_str())));
+        }
         tensors.insert(name.to_owned(), tensor);
     }
     if let Some(expected) = metadata.get(CHECKSUM_KEY)

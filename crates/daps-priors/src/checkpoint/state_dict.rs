@@ -37,14 +37,19 @@ pub(super) fn leaves<T>(
 ) -> Result<BTreeMap<String, T>, Refused> {
     let mut found = BTreeMap::new();
     let mut todo = vec![(String::new(), pickle.root(), 0)];
+    let mut visited = 0;
     while let Some((prefix, at, depth)) = todo.pop() {
         let (Node::Dict(items) | Node::Object(items)) = pickle.node(at) else { continue };
-        if depth > DEEPEST_OBJECT || found.len() + todo.len() > MOST_LEAVES {
-            return Err(Refused("nests its dictionaries too deeply".to_owned()));
-        }
         for (key, value) in items {
+            visited += 1;
+            if depth > DEEPEST_OBJECT || visited > MOST_ITEMS {
+                return Err(Refused("nests its dictionaries too deeply".to_owned()));
+            }
             let Node::Text(name) = pickle.node(*key) else { continue };
             let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+            if name.len() > LONGEST_NAME {
+                return Err(Refused("holds a name that is too long for a tensor's".to_owned()));
+            }
             match pick(pickle.node(*value)) {
                 Some(leaf) => _ = found.insert(name, leaf),
                 None => todo.push((name, *value, depth + 1)),
@@ -54,8 +59,12 @@ pub(super) fn leaves<T>(
     Ok(found)
 }
 
-/// More tensors than this, or containers on the way to them, are no network: a container that holds itself has no end.
-const MOST_LEAVES: usize = 100_000;
+/// More items than this on all ways to the leaves are no network: a container that holds itself has no end, and one that holds
+/// another twice, which holds a third twice, has more ways than anyone can go.
+const MOST_ITEMS: usize = 200_000;
+
+/// Bytes of a leaf's whole name, at most.
+const LONGEST_NAME: usize = 1024;
 
 /// The tensors of the state dictionary, or of a TorchScript module.
 pub(super) fn tensors(pickle: &Pickle) -> Result<BTreeMap<String, View>, Refused> {

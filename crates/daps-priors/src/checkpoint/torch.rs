@@ -32,6 +32,7 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
     drop(names);
     let prefix = name.trim_end_matches("data.pkl").to_owned();
     let mut entries = Entries { archive, length, prefix, uses: HashMap::new(), storages: HashMap::new() };
+    let mut budget = Budget(length.saturating_mul(MOST_SHARING));
     if entries.archive.index_for_name(&format!("{}byteorder", entries.prefix)).is_some()
         && entries.bytes("byteorder", 16)? != b"little"
     {
@@ -43,11 +44,36 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
         *entries.uses.entry(view.storage.key.clone()).or_default() += 1;
     }
     let mut tensors = BTreeMap::new();
+    let mut read: HashMap<View, Tensor> = HashMap::new();
     for (name, view) in views {
-        let tensor = entries.tensor(&view).map_err(|e| Refused(format!("tensor '{name}' {e}")))?;
+        let tensor = match read.get(&view) {
+            // Weights that are tied have two names, and are there once.
+            Some(tensor) => tensor.clone(),
+            None => entries
+                .tensor(&view, &mut budget)
+                .map_err(|e| Refused(format!("tensor '{}' {e}", name.escape_debug())))?,
+        };
+        read.insert(view, tensor.clone());
         tensors.insert(name, tensor);
     }
     Ok(state_dict::without_prefixes(tensors))
+}
+
+/// How many times over the tensors of a file may hold its bytes: views of one storage may overlap, but a small file does not fill
+/// the memory.
+const MOST_SHARING: u64 = 4;
+
+/// The bytes that may still be copied out of a file.
+struct Budget(u64);
+
+impl Budget {
+    fn spend(&mut self, bytes: usize) -> Result<()> {
+        match self.0.checked_sub(bytes as u64) {
+            Some(left) => self.0 = left,
+            None => return refuse("and those before it hold the file's numbers many times over"),
+        }
+        Ok(())
+    }
 }
 
 struct Entries<R> {
@@ -103,8 +129,9 @@ impl<R: Read + Seek> Entries<R> {
         Ok(bytes)
     }
 
-    fn tensor(&mut self, view: &View) -> Result<Tensor> {
+    fn tensor(&mut self, view: &View, budget: &mut Budget) -> Result<Tensor> {
         let elements = checked_len(view)?;
+        budget.spend(elements.saturating_mul(view.storage.element.size()))?;
         let bytes = self.storage(&view.storage.key)?;
         let size = view.storage.element.size();
         if view.storage.count.checked_mul(size).is_none_or(|n| n > bytes.len()) {
@@ -184,7 +211,9 @@ pub fn read_numpy(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>> {
     if arrays.is_empty() {
         return refuse("holds no numpy arrays");
     }
+    let mut budget = Budget((bytes.len() as u64).saturating_mul(MOST_SHARING));
     let tensor = |(name, a): (String, pickle::Array)| {
+        budget.spend(a.bytes.len()).map_err(|e| Refused(format!("array '{}' {e}", name.escape_debug())))?;
         let tensor = numbers(&bytes[a.bytes], a.element, &a.shape)?;
         Ok((name, tensor))
     };

@@ -3,6 +3,9 @@
 use super::machine::Machine;
 use super::{Array, Element, Global, Id, Node, Result, Storage, View, refuse};
 
+/// Dimensions of a tensor, at most: as many as PyTorch and numpy know.
+const MOST_DIMENSIONS: usize = 64;
+
 pub(super) fn global(module: &str, name: &str) -> Result<Global> {
     let element = match name {
         "DoubleStorage" => Some(Element::F64),
@@ -48,9 +51,11 @@ impl Machine<'_> {
     /// The few calls that are understood, none of which is made.
     pub(super) fn reduce(&mut self) -> Result<()> {
         let (arguments, callee) = (self.pop()?, self.pop()?);
-        let Node::Tuple(arguments) = self.nodes[arguments].clone() else {
+        let Node::Tuple(arguments) = &self.nodes[arguments] else {
             return refuse("the pickle calls with arguments that are no tuple");
         };
+        self.copy(arguments.len())?;
+        let arguments = arguments.clone();
         let Node::Global(callee) = self.nodes[callee] else {
             return refuse(
                 "the pickle calls what is no name; only tensors and plain containers are accepted",
@@ -65,9 +70,11 @@ impl Machine<'_> {
             (Global::Size, [sizes]) => self.stack.push(*sizes),
             (Global::RebuildParameter, [tensor, ..]) => self.stack.push(*tensor),
             (Global::RebuildTensor, [storage, offset, shape, strides, ..]) => {
-                let Node::Storage(storage) = self.nodes[*storage].clone() else {
+                let Node::Storage(storage) = &self.nodes[*storage] else {
                     return refuse("the pickle has a tensor without a storage");
                 };
+                self.copy(storage.key.len())?;
+                let storage = storage.clone();
                 let view = View {
                     storage,
                     offset: self.count(*offset)?,
@@ -129,6 +136,7 @@ impl Machine<'_> {
         let (Node::List(items) | Node::Tuple(items)) = &self.nodes[items] else {
             return refuse("the pickle has a dictionary of what is no list");
         };
+        self.copy(items.len())?;
         let pair = |id: &Id| match &self.nodes[*id] {
             Node::Tuple(pair) | Node::List(pair) if pair.len() == 2 => Ok((pair[0], pair[1])),
             _ => refuse("the pickle has a key without a value"),
@@ -143,7 +151,10 @@ impl Machine<'_> {
         let bad = "the pickle sets the state of an object; only tensors and plain containers are accepted";
         let done = match (&self.nodes[top], &self.nodes[state]) {
             (Node::Dict(_), _) => return Ok(()),
-            (Node::Object(_), Node::Dict(attributes)) => Node::Object(attributes.clone()),
+            (Node::Object(_), Node::Dict(attributes)) => {
+                self.copy(attributes.len())?;
+                Node::Object(attributes.clone())
+            }
             (Node::Array(None), _) => Node::Array(Some(self.numpy_array(state)?)),
             (Node::NumpyType(_), Node::Tuple(parts)) => {
                 let big = |id: &Id| matches!(&self.nodes[*id], Node::Text(order) if order == ">");
@@ -172,6 +183,7 @@ impl Machine<'_> {
         if kind != "storage" {
             return refuse(bad);
         }
+        self.copy(key.len())?;
         let storage = Storage { key: key.clone(), element: *element, count: self.count(count)? };
         self.push(Node::Storage(storage));
         Ok(())
@@ -188,7 +200,13 @@ impl Machine<'_> {
 
     fn counts(&self, id: Id) -> Result<Vec<usize>> {
         match &self.nodes[id] {
-            Node::Tuple(items) | Node::List(items) => items.iter().map(|i| self.count(*i)).collect(),
+            Node::Tuple(items) | Node::List(items) => {
+                if items.len() > MOST_DIMENSIONS {
+                    return refuse("the pickle has a tensor of more dimensions than any library knows");
+                }
+                self.copy(items.len())?;
+                items.iter().map(|i| self.count(*i)).collect()
+            }
             _ => refuse("the pickle has a shape that is no tuple"),
         }
     }

@@ -1,5 +1,6 @@
 //! The stack machine of a pickle: opcodes, stack, marks and memo.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use super::calls::global;
@@ -12,11 +13,33 @@ pub(super) struct Machine<'a> {
     pub(super) stack: Vec<Id>,
     marks: Vec<usize>,
     memo: HashMap<u64, Id>,
+    /// Numbers that were copied out of values which can be recalled, and copied, any number of times.
+    copied: Cell<usize>,
 }
+
+/// How many times over a pickle may copy its own bytes. Those of PyTorch and numpy copy each list and each shape once.
+const MOST_COPIES: usize = 4;
 
 impl<'a> Machine<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, nodes: Vec::new(), stack: Vec::new(), marks: Vec::new(), memo: HashMap::new() }
+        Self {
+            bytes,
+            at: 0,
+            nodes: Vec::new(),
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            copied: Cell::new(0),
+        }
+    }
+
+    /// Counts what is copied out of a value, so that a short pickle cannot make a vast thing.
+    pub(super) fn copy(&self, n: usize) -> Result<()> {
+        self.copied.set(self.copied.get().saturating_add(n));
+        if self.copied.get() > self.bytes.len().saturating_mul(MOST_COPIES) {
+            return refuse("the pickle repeats what it holds many times over");
+        }
+        Ok(())
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
