@@ -44,6 +44,8 @@ pub enum Purpose {
     Start = 12,
     /// Noise that a method adds to a measurement on its way through the levels.
     Diffusion = 13,
+    /// Truths that a prior draws, to be measured by an operator that may be drawn too.
+    Truth = 14,
 }
 
 /// Where a draw stands within a row's randomness.

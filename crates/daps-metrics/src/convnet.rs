@@ -48,6 +48,11 @@ impl Conv {
             return Ok(fast.forward(&map).and_then(|y| y.to_nchw()).map_err(foreign)?.relu()?);
         }
         let (rows, columns) = self.padding;
+        let (kernel, image) = (&self.weight.dims()[2..], &x.dims()[2..]);
+        if image[0] + 2 * rows < kernel[0] || image[1] + 2 * columns < kernel[1] {
+            let expected = format!("sides that a kernel of {}x{} fits into", kernel[0], kernel[1]);
+            return Err(Error::invalid("feature network's image", expected, format!("{image:?}")));
+        }
         let x = x.pad_with_zeros(2, rows, rows)?.pad_with_zeros(3, columns, columns)?;
         let y = x.conv2d(&self.weight, 0, self.stride, 1, 1)?;
         Ok(y.broadcast_add(&self.bias.reshape((1, self.bias.elem_count(), 1, 1))?)?.relu()?)

@@ -25,8 +25,11 @@ pub fn ks_one_sample(samples: &[f64], cdf: impl Fn(f64) -> f64) -> Result<Ks> {
         (f - i as f64 / n).max((i + 1) as f64 / n - f)
     };
     // A NaN from the distribution function must not look like agreement.
-    let statistic =
-        sorted.iter().enumerate().map(gap).fold(0.0, |m: f64, g| if g.is_nan() { g } else { m.max(g) });
+    let statistic = sorted
+        .iter()
+        .enumerate()
+        .map(gap)
+        .fold(0.0, |m: f64, g| if m.is_nan() || g.is_nan() { f64::NAN } else { m.max(g) });
     Ok(outcome(statistic, n))
 }
 
@@ -45,7 +48,10 @@ mod tests {
         // Uniform on [0, 1]; the empirical function jumps at 0.1, 0.2 and 0.9: largest gap 2/3 - 0.2 before 0.9.
         let one = ks_one_sample(&[0.9, 0.1, 0.2], |x| x).unwrap();
         assert!((one.statistic - (2.0 / 3.0 - 0.2)).abs() < 1e-15);
-        assert!(ks_one_sample(&[0.5], |_| f64::NAN).unwrap().p_value.is_nan());
+        for bad in [0.1, 0.5, 0.9] {
+            let cdf = |x: f64| if x == bad { f64::NAN } else { x };
+            assert!(ks_one_sample(&[0.1, 0.5, 0.9], cdf).unwrap().p_value.is_nan(), "{bad}");
+        }
     }
 
     /// Exact critical values of the one-sample test from the tables: n = 20, 5 % at 0.29408; n = 50, 1 % at 0.22604.

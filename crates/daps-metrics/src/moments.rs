@@ -75,7 +75,11 @@ impl Moments {
         }
         let scale = covariance.iter().chain(mean).fold(0.0f64, |m, v| m.max(v.abs()));
         let worst = |got: &[f64], error: &[f64], exact: &[f64]| {
-            let z = got.iter().zip(error).zip(exact).map(|((g, e), x)| (g - x).abs() / (e + 1e-9 * scale));
+            let z = got
+                .iter()
+                .zip(error)
+                .zip(exact)
+                .map(|((g, e), x)| if g == x { 0.0 } else { (g - x).abs() / (e + 1e-9 * scale) });
             z.fold(0.0, |m: f64, z| if z.is_nan() { f64::INFINITY } else { m.max(z) })
         };
         Ok(Comparison {
@@ -115,6 +119,16 @@ mod tests {
         assert!((m.mean_error[0] - (4.0f64 / 3.0).sqrt()).abs() < 1e-15);
         // Products of the first value with itself: 4, 0, 4; variance 32/9, over n - 1 = 2.
         assert!((m.covariance_error[0] - (16.0f64 / 9.0).sqrt()).abs() < 1e-12);
+    }
+
+    /// Where nothing varies and all is zero there is no scale to measure a difference by, and none is there.
+    #[test]
+    fn what_is_zero_agrees_with_zero_alone() {
+        let zeros = Moments::new(&[0.0; 6], 2).unwrap();
+        assert!(zeros.compare(&[0.0; 2], &[0.0; 4]).unwrap().agrees(1e-4));
+        assert!(!zeros.compare(&[1e-6, 0.0], &[0.0; 4]).unwrap().agrees(1e-4));
+        let damaged = Moments { mean: vec![f64::NAN, 0.0], ..zeros };
+        assert!(!damaged.compare(&[0.0; 2], &[0.0; 4]).unwrap().agrees(1e-4));
     }
 
     /// x = (z1, z1 + z2): agreement with the truth, and a 3 % wrong covariance is seen.

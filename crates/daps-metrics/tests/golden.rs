@@ -95,6 +95,8 @@ fn lpips_with_random_weights_is_that_of_lpips_and_piq() {
             }
         }
         assert!(metric.distance(&a, &a).unwrap().iter().all(|d| d.abs() < 1e-9));
+        let tiny = Tensor::zeros((1, 3, 4, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+        assert!(metric.distance(&tiny, &tiny).is_err(), "{backbone:?}: 4x4 vanishes on the way");
     }
     let mut missing = random_lpips(Backbone::AlexNet);
     missing.remove("head.4.weight");

@@ -71,6 +71,8 @@ struct Node {
 
 impl Node {
     fn run(&self) -> candle_core::Result<()> {
+        // While this thread waits for others, it may be lent to a backward pass that is not ours.
+        let _ours = Restore(COLLECTED.take());
         let gradient = self.cell.take(self.len);
         let grads = (self.backward)(gradient, &self.wants)?;
         for (cell, gradient) in self.inputs.iter().zip(grads.inputs) {
@@ -91,13 +93,22 @@ thread_local! {
     static COLLECTED: RefCell<Option<Collected>> = const { RefCell::new(None) };
 }
 
+/// Puts back what this thread has collected, whatever happens in between.
+struct Restore(Option<Collected>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        COLLECTED.set(self.0.take());
+    }
+}
+
 /// The gradients of everything that led to `loss`, as [`Tensor::backward`] gives them, without a tensor of zeros and
 /// a sum for each variable.
 pub fn backward(loss: &Tensor) -> Result<GradStore> {
-    let outer = COLLECTED.replace(Some(HashMap::new()));
-    let store = loss.backward();
-    let collected = COLLECTED.replace(outer).unwrap_or_default();
-    let mut store = store?;
+    let outer = Restore(COLLECTED.replace(Some(HashMap::new())));
+    let mut store = loss.backward()?;
+    let collected = COLLECTED.take().unwrap_or_default();
+    drop(outer);
     for (variable, values) in collected.into_values() {
         let mut gradient = Tensor::from_vec(values, variable.shape(), &Device::Cpu)?;
         if let Some(other) = store.get(&variable) {
@@ -110,14 +121,13 @@ pub fn backward(loss: &Tensor) -> Result<GradStore> {
 
 /// Puts a variable's gradient aside, or gives it back if nobody collects.
 fn collect(variable: &Tensor, values: Vec<f32>) -> Option<Vec<f32>> {
-    COLLECTED.with_borrow_mut(|collected| {
-        let Some(collected) = collected else { return Some(values) };
-        match collected.get_mut(&variable.id()) {
-            None => drop(collected.insert(variable.id(), (variable.clone(), values))),
-            Some((_, sum)) => elementwise::add_assign(sum, &values),
-        }
-        None
-    })
+    let Some(mut collected) = COLLECTED.take() else { return Some(values) };
+    match collected.get_mut(&variable.id()) {
+        None => drop(collected.insert(variable.id(), (variable.clone(), values))),
+        Some((_, sum)) => elementwise::add_assign(sum, &values),
+    }
+    COLLECTED.set(Some(collected));
+    None
 }
 
 /// One argument of a link: another handle, or parameter `i` of the node.
@@ -294,5 +304,20 @@ pub(crate) fn with_values<T>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> T) -> Re
             Ok(f(&cpu.as_slice::<f32>()?[start..start + layout.shape().elem_count()]))
         }
         _ => Err(crate::Error::Device { what: "kernel on the CPU" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backward pass that panics leaves nothing behind that would swallow the gradients of the next one.
+    #[test]
+    fn a_panic_ends_collecting() {
+        let panicked = std::panic::catch_unwind(|| {
+            let _outer = Restore(COLLECTED.replace(Some(HashMap::new())));
+            panic!("within a backward pass");
+        });
+        assert!(panicked.is_err() && COLLECTED.take().is_none());
     }
 }

@@ -18,10 +18,12 @@ pub fn normal(n: usize, seed: u64) -> Vec<f32> {
 pub fn relative_max(got: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(got.len(), expected.len());
     let scale = expected.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
-    got.iter().zip(expected).fold(0f64, |m, (&g, &e)| {
-        let d = (f64::from(g) - e).abs();
-        if d.is_nan() { f64::INFINITY } else { m.max(d) }
-    }) / scale
+    largest(got.iter().zip(expected).map(|(&g, &e)| (f64::from(g) - e).abs())) / scale
+}
+
+/// The largest of some numbers; one that is none is larger than any.
+pub fn largest(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |m, v| if v.is_nan() { f64::INFINITY } else { m.max(v) })
 }
 
 /// Panics unless [`relative_max`] is at most `tolerance`.

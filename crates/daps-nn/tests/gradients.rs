@@ -1,7 +1,7 @@
 //! Every layer's gradient against finite differences, and output and gradient against candle's own operations.
 
 use candle_core::{Device, Tensor, Var};
-use daps_nn::testing::normal;
+use daps_nn::testing::{largest, normal};
 use daps_nn::*;
 
 fn tensor(shape: &[usize], seed: u64) -> Tensor {
@@ -41,7 +41,7 @@ fn check(name: &str, shapes: &[&[usize]], network: Network) {
     let compare = |what: &str, ours: &[f64], theirs: &[f64]| {
         assert_eq!(ours.len(), theirs.len(), "{name}: {what}");
         let scale = theirs.iter().fold(1e-3f64, |m, v| m.max(v.abs()));
-        let worst = ours.iter().zip(theirs).fold(0f64, |m, (a, b)| m.max((a - b).abs()));
+        let worst = largest(ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()));
         assert!(worst <= 5e-5 * scale, "{name}: {what} differs from candle by {worst:.2e} of {scale:.2e}");
     };
     compare("output", &y, &y_candle);

@@ -112,6 +112,9 @@ fn bad_input_is_refused() {
     says(self_attention(&map(&[1, 10, 4, 4]), 1, QkvOrder::QkvFirst), &["3C", "[1, 10, 4, 4]"]);
     says(self_attention(&map(&[1, 12, 4, 4]), 3, QkvOrder::QkvFirst), &["divisor of 4", "3"]);
     assert!(Conv2d::new(tensor(&[4, 8, 5, 5], 1), None, ConvConfig::same(5)).is_err());
+    for empty in [[0, 8, 1, 1], [8, 0, 3, 3]] {
+        assert!(Conv2d::new(tensor(&empty, 1), None, ConvConfig::same(empty[2])).is_err());
+    }
     assert!(Conv2d::new(tensor(&[4, 8, 3, 3], 1), Some(tensor(&[5], 1)), ConvConfig::same(3)).is_err());
     assert!(GroupNorm::new(tensor(&[10], 1), tensor(&[10], 1), 4, 1e-5).is_err());
 }

@@ -220,7 +220,12 @@ impl DenoiserCovariance for GaussianMixture {
             CovarianceKind::Full if self.is_low_rank() => {
                 let rows = self.over_rows(x, &levels, |_, level, seen, _| {
                     let (diagonal, factor) = self.low_rank(level, seen);
-                    Ok(RowCovariance::LowRank { diagonal, factor })
+                    // A row that left the finite numbers: its chain has diverged, and others go on.
+                    Ok(if diagonal.is_nan() {
+                        RowCovariance::Scalar(f64::NAN)
+                    } else {
+                        RowCovariance::LowRank { diagonal, factor }
+                    })
                 })?;
                 Ok(Covariance::Dense(rows))
             }

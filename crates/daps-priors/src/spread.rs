@@ -9,6 +9,10 @@ use daps_core::{Address, Bands, Cosines, Denoiser, Error, Noise, Purpose, Result
 /// Rows that go through the denoiser at once.
 const CHUNK: usize = 64;
 
+/// The least variance of a band, as a share of the level's. Grey pictures in three channels leave no error in the colour
+/// planes, and a Gaussian needs a variance.
+const LEAST_BAND: f64 = 1e-9;
+
 /// An upper bound of r(σ) for any data of standard deviation `data_std`, for priors that nobody has measured: the error of
 /// the best linear denoiser, which is that of independent Gaussian values.
 pub fn spread_bound(data_std: f64) -> SpreadTable {
@@ -50,9 +54,10 @@ pub fn spread_table(
                 meter.add(&combine(&[(&[1.0], &x0), (&[-1.0], &denoised)])?)?;
             }
         }
-        r.push((total / draws.elem_count() as f64).sqrt());
+        let variance = total / draws.elem_count() as f64;
+        r.push(variance.sqrt());
         if let Some(meter) = &mut meter {
-            meter.end_level(rows);
+            meter.end_level(rows, LEAST_BAND * variance);
         }
     }
     let bands = meter.map(|m| m.bands);
@@ -100,13 +105,18 @@ impl BandMeter {
         Ok(())
     }
 
-    /// The level's variances, to four digits: more are not measured.
-    fn end_level(&mut self, rows: usize) {
+    /// The level's variances, at least `least` each and to four digits: more are not measured.
+    fn end_level(&mut self, rows: usize, least: f64) {
         let digits = |v: f64| {
+            if !v.is_normal() {
+                return v;
+            }
             let unit = 10f64.powi(v.log10().floor() as i32 - 3);
             (v / unit).round() * unit
         };
-        let mean = |(i, sum): (usize, &f64)| digits(sum / (rows as f64 * self.size[i % self.size.len()]));
+        let mean = |(i, sum): (usize, &f64)| {
+            digits((sum / (rows as f64 * self.size[i % self.size.len()])).max(least))
+        };
         self.bands.variance.push(self.sums.iter().enumerate().map(mean).collect());
         self.sums.fill(0.0);
     }

@@ -178,6 +178,19 @@ fn measured_spreads_are_the_closed_form() {
     assert_eq!(two.shape(), [2]);
 }
 
+/// Grey pictures in three channels: what the channels have in common has an error, the colours have none, and yet a variance.
+#[test]
+fn colours_of_grey_pictures_have_a_small_spread() {
+    let grey = normals(4, 8, &[1, 6, 6]);
+    let points = Tensor::cat(&[&grey, &grey, &grey], 1).unwrap();
+    let prior = Empirical::new(&points).unwrap();
+    let table = spread_table(&prior, &points, &[5.0, 20.0], &Noise::chains(2, 8)).unwrap();
+    let bands = table.bands.unwrap();
+    let planes: Vec<&[f64]> = bands.variance[1].chunks(bands.frequency.len()).collect();
+    assert!(planes[0].iter().all(|v| *v > 1e-3), "{planes:?}");
+    assert!(planes[1..].iter().flat_map(|p| p.iter()).all(|v| *v > 0.0 && *v < 1e-6), "{planes:?}");
+}
+
 /// By frequency against the closed form σ²P/(σ² + P) of a prior whose variances P are a function of frequency.
 #[test]
 fn measured_spreads_by_frequency_are_the_closed_form() {

@@ -22,7 +22,7 @@ pub(crate) fn round_up(x: usize, unit: usize) -> usize {
     x.div_ceil(unit) * unit
 }
 
-/// The stride of scratch rows that hold `x` floats: aligned, never a power of two (rows then fall into different
+/// The stride of scratch rows that hold `x` floats: aligned, no power of two where `x` is one (rows then fall into different
 /// cache sets), and with room for one vector beyond the end.
 pub(crate) fn scratch_stride(x: usize) -> usize {
     round_up(x, 16) + 16

@@ -6,7 +6,7 @@ use super::winograd_conv::Source;
 use super::{elementwise, layer_norm};
 use crate::feature_map::Dims;
 use crate::simd::Isa;
-use crate::testing::{assert_close, normal};
+use crate::testing::{assert_close, largest, normal};
 use proptest::prelude::*;
 
 fn silu64(x: f64) -> f64 {
@@ -81,7 +81,7 @@ proptest! {
             // x a + b with |b| up to 50 / std loses digits that the tolerance must allow for.
             let scale = means.iter().fold(1f64, |m, (mean, rstd)| m.max(mean.abs() * rstd));
             let y = norm::forward(isa, dims, &sources, &affine, true);
-            let worst = y.iter().zip(&expected).fold(0f64, |m, (y, e)| m.max((f64::from(*y) - e).abs()));
+            let worst = largest(y.iter().zip(&expected).map(|(y, e)| (f64::from(*y) - e).abs()));
             prop_assert!(worst <= 5e-7 * scale + 1e-6, "{isa:?} {worst}");
         }
     }

@@ -51,6 +51,9 @@ impl Conv2d {
             [o, i, kh, kw] if kh == kw && (kh == 1 || kh == 3) => (o, i, kh),
             _ => return Err(shape_error("convolution weight", "O x I x 1 x 1 or O x I x 3 x 3", &weight)),
         };
+        if c_out == 0 || c_in == 0 {
+            return Err(shape_error("convolution weight", "at least one channel in and out", &weight));
+        }
         if let Some(bias) = &bias {
             check_vector("convolution bias", bias, c_out)?;
         }

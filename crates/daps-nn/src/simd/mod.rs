@@ -102,6 +102,11 @@ impl Isa {
         })
     }
 
+    /// Whether [`Isa::active`] will find what `DAPS_SIMD` names, or what to say about it.
+    pub fn check() -> Result<(), String> {
+        Isa::choose(std::env::var("DAPS_SIMD").ok().as_deref()).map(|_| ())
+    }
+
     fn choose(wanted: Option<&str>) -> Result<Isa, String> {
         let all = Isa::available();
         match wanted {

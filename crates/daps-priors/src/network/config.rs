@@ -298,6 +298,34 @@ mod tests {
         assert!(named("ffhq").unwrap_err().to_string().contains("known: ffhq256, imagenet256"));
     }
 
+    /// What is accepted can be built: every width that a norm sees was looked at.
+    #[test]
+    fn accepted_widths_are_those_of_networks() {
+        let (mut accepted, mut refused) = (0, 0);
+        for kind in ["song", "dhariwal"] {
+            for model_channels in [4, 8, 12, 20, 24, 36, 64, 72, 100, 128] {
+                for mult in ["[1]", "[1, 2]", "[1, 3, 2]", "[3, 1]"] {
+                    let config = NetworkConfig::parse(&format!(
+                        "[network]\nkind = '{kind}'\nimage_size = 8\nmodel_channels = {model_channels}\n\
+                         channel_mult = {mult}\nnum_blocks = 1\nattn_resolutions = []\n[preconditioning]\nkind = 'edm'\n"
+                    ));
+                    match config {
+                        Ok(config) => {
+                            accepted += 1;
+                            let built = config.parameters();
+                            assert!(built.is_ok(), "{kind} {model_channels} {mult}: {:?}", built.err());
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+        assert!(accepted > 10 && refused > 10, "{accepted} {refused}");
+        let ratio =
+            |value: f64| Preconditioning::Iddpm { offset: 0.008, smallest_ratio: value, steps: 1000 }.check();
+        assert!(ratio(0.001).is_ok() && ratio(1.0).is_err() && ratio(2.0).is_err());
+    }
+
     #[test]
     fn bad_settings_are_refused_in_one_sentence() {
         let good = named("ffhq256").unwrap().to_toml().unwrap();

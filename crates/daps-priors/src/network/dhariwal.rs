@@ -81,9 +81,8 @@ impl DhariwalConfig {
                 return Err(daps_core::Error::invalid("channels of the network", expected, channels));
             }
         }
-        for channels in self.channel_mult.iter().map(|mult| mult * self.model_channels) {
-            super::song::check_groups(channels)?;
-        }
+        let widths: Vec<usize> = self.channel_mult.iter().map(|m| m * self.model_channels).collect();
+        super::song::check_widths(widths.first().copied().unwrap_or(0), &widths, self.num_blocks)?;
         super::song::check_even(self.model_channels)
     }
 

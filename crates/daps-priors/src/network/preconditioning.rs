@@ -120,6 +120,12 @@ impl Preconditioning {
         if let Some(bad) = values.into_iter().find(|v| !(v.is_finite() && *v > 0.0)) {
             return Err(daps_core::Error::invalid("preconditioning", "positive finite constants", bad));
         }
+        if let Self::Iddpm { smallest_ratio, .. } = *self
+            && smallest_ratio >= 1.0
+        {
+            let what = "preconditioning.smallest_ratio";
+            return Err(daps_core::Error::invalid(what, "a number below 1", smallest_ratio));
+        }
         if steps == 0 || steps > MOST_STEPS {
             let expected = format!("from 1 to {MOST_STEPS}");
             return Err(daps_core::Error::invalid("preconditioning.steps", expected, steps));

@@ -231,7 +231,9 @@ impl DifferentiableDenoiser for NetworkPrior {
         let raw = self.raw(input.as_tensor(), &c)?;
         let denoised = self.finish(&x, &raw, &c)?;
         let v = cotangent(&denoised)?.to_dtype(DType::F32)?;
-        check_rows("cotangent", &v, &self.shape)?;
+        if check_rows("cotangent", &v, &self.shape)? != x.dims()[0] {
+            return Err(daps_core::Error::shape("cotangent", x.dims(), v.dims()));
+        }
         let gradient = combine(&[(&factors(&c, |c| c.out), &v)])?;
         let store = self.pull_back(&raw, &gradient)?;
         let skip = factors(&c, |c| c.skip);

@@ -114,6 +114,28 @@ pub(super) fn check_groups(channels: usize) -> daps_core::Result<()> {
     Err(daps_core::Error::invalid("channels of the network", expected, channels))
 }
 
+/// Every width that a norm sees: those of the levels, and on the way up sums with what was kept on the way down. `first` channels
+/// come out of the first convolution.
+pub(super) fn check_widths(first: usize, levels: &[usize], blocks: usize) -> daps_core::Result<()> {
+    let (mut kept, mut width) = (vec![first], first);
+    check_groups(first)?;
+    for (level, channels) in levels.iter().enumerate() {
+        if level > 0 {
+            kept.push(width);
+        }
+        check_groups(*channels)?;
+        width = *channels;
+        kept.extend(std::iter::repeat_n(width, blocks));
+    }
+    for channels in levels.iter().rev() {
+        for _ in 0..=blocks {
+            check_groups(width + kept.pop().unwrap_or(0))?;
+            width = *channels;
+        }
+    }
+    Ok(())
+}
+
 /// Half of a noise embedding is cosines, half sines.
 pub(super) fn check_even(width: usize) -> daps_core::Result<()> {
     if width.is_multiple_of(2) && width >= 4 {
@@ -161,11 +183,8 @@ impl SongConfig {
             let got = format!("{:?}", self.resample_filter);
             return Err(daps_core::Error::invalid("network.resample_filter", expected, got));
         }
-        // Every width that a norm sees: those of the levels, and sums of two on the way up.
         let widths: Vec<usize> = self.channel_mult.iter().map(|m| m * self.model_channels).collect();
-        for channels in widths.iter().copied().chain([self.model_channels]) {
-            check_groups(channels)?;
-        }
+        check_widths(self.model_channels, &widths, self.num_blocks)?;
         check_even(self.model_channels * self.channel_mult_noise)
     }
 

@@ -368,9 +368,14 @@ impl TrainConfig {
             let expected = format!("at most {most}, half of an image");
             return Err(daps_core::Error::invalid("classes.shift", expected, bad).into());
         }
-        if network.needs_class() {
+        if network.classes() > 0 {
             let expected = "a network without classes: training has no labels";
-            return Err(daps_core::Error::invalid("network", expected, "num_classes").into());
+            let got = format!("one with {}", network.classes());
+            return Err(daps_core::Error::invalid("network", expected, got).into());
+        }
+        if self.tokens.is_some() && matches!(&network.network, Architecture::Adm(c) if c.learn_sigma) {
+            let expected = "false for tokens, which have no variance to learn";
+            return Err(daps_core::Error::invalid("network.learn_sigma", expected, true).into());
         }
         Ok(())
     }

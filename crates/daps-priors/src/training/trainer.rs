@@ -257,7 +257,11 @@ impl Trainer {
         let rate = learning_rate(&self.config.optimizer, images, own as f64 * batch)
             * cooled(self.config.cooldown, end - images);
         let decay = ema_decay(&self.config.ema, images, batch);
-        let norm = self.optimizer.step(&gradients, own, rate, decay)?;
+        // A step that fails leaves everything as it was.
+        let norm = match loss.is_finite() {
+            true => self.optimizer.step(&gradients, own, rate, decay)?,
+            false => f64::NAN,
+        };
         if !(loss.is_finite() && norm.is_finite()) {
             let reason = format!(
                 "training diverged at step {number} (loss {loss}, gradient norm {norm}); take a smaller learning_rate"

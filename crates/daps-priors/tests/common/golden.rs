@@ -35,7 +35,7 @@ pub fn difference(ours: &Tensor, expected: &Tensor) -> f64 {
     assert_eq!(ours.dims(), expected.dims());
     let (a, b) = (flat(ours), flat(expected));
     let scale = b.iter().fold(0f64, |m, v| m.max(v.abs()));
-    a.iter().zip(&b).fold(0f64, |m, (a, b)| m.max((a - b).abs())) / scale
+    daps_nn::testing::largest(a.iter().zip(&b).map(|(a, b)| (a - b).abs())) / scale
 }
 
 /// The raw output of `NAME.safetensors`, and the gradient that its `v` pulls back to the input.
