@@ -3,14 +3,21 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use daps::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar with the time left; invisible where standard error is no terminal.
+use crate::table::tell;
+
+/// Between two lines of progress, where there is no terminal for a bar.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// A bar with the time left; where standard error is no terminal, a line now and then.
 pub struct Bar {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
+    told: Instant,
 }
 
 impl Bar {
@@ -24,7 +31,7 @@ impl Bar {
                 std::process::exit(130);
             }
         })?;
-        Ok(Self { bar: ProgressBar::hidden(), stop })
+        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now() })
     }
 
     /// Whether a stop was asked for.
@@ -52,17 +59,30 @@ impl Progress for Bar {
         if let Ok(style) = style {
             self.bar.set_style(style.progress_chars("=> "));
         }
+        self.told = Instant::now();
     }
 
     fn step(&mut self, note: &str) -> ControlFlow<()> {
         self.bar.set_message(note.to_owned());
         self.bar.inc(1);
+        if self.bar.is_hidden() && self.told.elapsed() >= QUIET {
+            self.told = Instant::now();
+            let (done, of, left) =
+                (self.bar.position(), self.bar.length().unwrap_or(0), self.bar.eta().as_secs() / 60 + 1);
+            tell(&format!("{}: {done} of {of}, about {left} min left  {note}", self.bar.prefix()));
+        }
         if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn skip(&mut self, parts: usize) {
+        self.bar.inc(parts as u64);
+        self.bar.reset_eta();
     }
 
     fn note(&mut self, line: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{line}");
+            self.told = Instant::now();
+            tell(line);
         } else {
             self.bar.println(line);
         }

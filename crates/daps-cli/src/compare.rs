@@ -9,17 +9,22 @@ use crate::table::{say, table};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Reconstructions: .npy or .safetensors of shape [n, channels, height, width] (or one image), values in [-1, 1] or bytes
+    /// Reconstructions: a picture, a folder of pictures, or .npy or .safetensors of shape [n, channels, height, width] (or one
+    /// image; of a run: samples.safetensors), values in [-1, 1] or bytes
     images: PathBuf,
-    /// What they should be, in the same form
+    /// What they should be, in the same form (of a run: measurement.safetensors); one may stand for several reconstructions
     truth: PathBuf,
+    /// Which tensor of the reconstructions' file to take, such as mean [default: samples, or the only one]
+    #[arg(long)]
+    tensor: Option<String>,
     /// Print one JSON object for each metric instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
-    let metrics = quality::compare(&quality::read(&args.images)?, &quality::read(&args.truth)?)?;
+    let (images, truth) = quality::read(&args.images, &args.truth, args.tensor.as_deref())?;
+    let metrics = quality::compare(&images, &truth)?;
     if args.json {
         for metric in &metrics {
             say(&serde_json::to_string(metric)?);

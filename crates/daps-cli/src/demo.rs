@@ -8,8 +8,8 @@ use toml::{Table, Value};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::run::free_name;
-use crate::table::{say, table};
+use crate::run::{free_name, misfit_title};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
     let result = demo.run(&mut bar);
     if matches!(&result, Err(error) if error.is_cancelled()) {
-        eprintln!("stopped; what is done is in {}", out.display());
+        tell(&format!("stopped; what is done is in {}", out.display()));
         return Ok(Outcome::Stopped);
     }
     let rows = result?;
@@ -70,13 +70,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             r.task.title.to_owned(),
             number(m.psnr.as_ref().map(|p| p[m.chosen]), 2),
             number(m.mean_psnr, 2),
-            number(Some(m.chi2), 3),
+            number(Some(m.missed().unwrap_or(m.chi2)), 3),
             r.summary.nfe.to_string(),
             format!("{:.1}", r.seconds),
         ]
     };
     let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
-    say(&table(&["task", "PSNR", "PSNR of mean", "chi2", "denoiser calls", "seconds"], &cells, 1));
+    let misfit = rows.first().map_or("chi2", |r| misfit_title(&r.summary));
+    say(&table(&["task", "PSNR", "PSNR of mean", misfit, "denoiser calls", "seconds"], &cells, 1));
     say(&format!(
         "all pictures: {}\nthe report:   {}",
         out.join("demo.png").display(),

@@ -6,7 +6,7 @@ use daps::experiment::{Estimate, Experiment, ExperimentConfig, PriorConfig, Prog
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -21,7 +21,8 @@ pub struct Args {
     /// Use this prior instead of the file's
     #[arg(long)]
     prior: Option<String>,
-    /// Take the images from here instead: a folder, a tar, an IDX or .npy file, or "bundled"
+    /// Take the images from here instead: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey
+    /// prior)
     #[arg(long)]
     data: Option<PathBuf>,
     /// Take only the last so many of them instead (0: all)
@@ -48,11 +49,18 @@ impl Args {
         if let Some(data) = &self.data {
             config.data.source = std::path::absolute(data)?;
             // They belong to the file's own images.
-            config.data.labels = None;
+            if config.data.labels.take().is_some() {
+                tell("note: the file's labels are of its own images; without them, there is no accuracy");
+            }
             if data.as_os_str() == daps::experiment::BUNDLED {
+                let base = self.file.parent().unwrap_or(Path::new("."));
+                let shape = match daps::prior::shape(&config.prior.table(base)?, base)? {
+                    Some(shape) => shape.to_vec(),
+                    None => config.shape.clone(),
+                };
                 config.data.source = data.clone();
                 (config.data.held_out, config.data.skip) = (None, 0);
-                config.data.images = config.data.images.min(daps::bundled::FACES.len());
+                config.data.images = config.data.images.min(daps::bundled::pictures_of(&shape).len());
             }
         }
         if let Some(held_out) = self.held_out {
@@ -68,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let config = args.config()?;
     let out = args.out.clone().unwrap_or_else(|| format!("runs/experiment-{}", config.name).into());
     let experiment = Experiment::open(config, args.file.parent().unwrap_or(Path::new(".")))?;
-    experiment.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    experiment.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let mut bar = Bar::new()?;
     if args.dry_run {
         let estimates = experiment.estimate(&out, &args.reuse, &mut bar)?;
@@ -84,14 +92,14 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         show(&done, &out);
     }
     if done.done < done.cells {
-        eprintln!("stopped; the same command goes on");
+        tell("stopped; the same command goes on");
         return Ok(Outcome::Stopped);
     }
     Ok(Outcome::Done)
 }
 
 fn show(done: &Progressed, out: &Path) {
-    done.unfit.iter().for_each(|u| eprintln!("left out: {u}"));
+    done.unfit.iter().for_each(|u| tell(&format!("left out: {u}")));
     let failed = if done.failed > 0 { format!(", {} without a result", done.failed) } else { String::new() };
     say(&format!("{} of {} cells done, {} of them now{failed}", done.done, done.cells, done.ran));
     say(&format!("the table:  {}", out.join("results.csv").display()));

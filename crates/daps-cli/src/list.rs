@@ -124,6 +124,12 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     if let Some((_, summary)) = priors().iter().find(|(prior, _)| *prior == name) {
         heading("prior", summary);
+        if let Some(kind) = daps::priors::registry().iter().find(|p| p.name == name) {
+            say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(kind.example)));
+        } else if name == daps::prior::NETWORK {
+            let example = "kind = \"network\"\nfile = \"ffhq_10m.pt\"   # or name = \"faces\"\nconfig = \"ffhq256\"      # where the file carries none";
+            say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(example)));
+        }
     }
     if let Some(t) = daps::task::all().find(|t| t.name == name) {
         heading("task", t.summary);
@@ -151,17 +157,26 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
 fn settings(operator: &Entry) -> anyhow::Result<String> {
     // Those of the paper work on colour pictures, others on one channel or on shapes that their defaults do not look at.
     let channels = if daps::task::TASKS.iter().any(|t| t.name == operator.name) { 3 } else { 1 };
-    let files: Table = operator.required.iter().map(|key| ((*key).to_owned(), "FILE".into())).collect();
+    let required = operator.files.iter().filter(|f| f.required);
+    let files: Table = required.map(|f| (f.name.to_owned(), "FILE".into())).collect();
     let at = |side: usize| -> anyhow::Result<String> {
         let settings = (operator.complete)(&files, &[channels, side, side])?;
         Ok(indent(&toml::to_string(&settings)?))
     };
     let (small, large) = (at(64)?, at(256)?);
-    Ok(match small.is_empty() {
+    let mut text = match small.is_empty() {
         true => "  no settings".to_owned(),
         false if small == large => format!("  default settings:\n{small}"),
         false => format!("  default settings at 64x64:\n{small}\n  at 256x256:\n{large}"),
-    })
+    };
+    for file in operator.files {
+        let instead = if file.required { "" } else { ", instead of drawing it" };
+        text += &format!("\n  {} = FILE: {}{instead}", file.name, file.holds);
+    }
+    if let Some(what) = (operator.drawn)(&files)? {
+        text += &format!("\n  {what} comes from the seed");
+    }
+    Ok(text)
 }
 
 fn indent(text: &str) -> String {

@@ -17,6 +17,8 @@ mod weights;
 
 use clap::{Parser, Subcommand};
 
+use crate::table::tell;
+
 /// Keeps freed pages: on a fresh buffer, page faults cost more than the memory-bound passes over it.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -70,6 +72,10 @@ enum Outcome {
 }
 
 fn main() {
+    if let Err(error) = daps::nn::Isa::check() {
+        tell(&format!("error: {error}"));
+        std::process::exit(2);
+    }
     let outcome = match Args::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Solve(args) => solve::run(&args),
@@ -90,7 +96,7 @@ fn main() {
         Ok(Outcome::Disagreement) => 1,
         Ok(Outcome::Stopped) => 130,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            tell(&format!("error: {error:#}"));
             2
         }
     });

@@ -8,7 +8,7 @@ use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -54,11 +54,11 @@ pub fn directory(out: &Path, resume: bool, checkpoint_every: f64) -> anyhow::Res
 /// Runs a configuration in a directory and prints what it found.
 pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool) -> anyhow::Result<Outcome> {
     let run = Run::new(config, base)?;
-    run.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    run.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
     let result = run.execute(directory, &mut bar);
     if matches!(&result, Err(error) if error.is_cancelled()) {
-        eprintln!("stopped; go on with the same command and --out {} --resume", out.display());
+        tell(&format!("stopped; go on with the same command and --out {} --resume", out.display()));
         return Ok(Outcome::Stopped);
     }
     let summary = result?;
@@ -81,6 +81,11 @@ pub fn free_name(name: &str) -> PathBuf {
         .unwrap_or_else(|| name.into())
 }
 
+/// What the misfit of a measurement is called.
+pub fn misfit_title(summary: &Summary) -> &'static str {
+    if summary.missed().is_some() { "tokens missed" } else { "chi2" }
+}
+
 /// What a run found, for people.
 pub fn show(summary: &Summary, out: &Path) {
     say(&format!("{} samples in {}", summary.samples, out.display()));
@@ -91,16 +96,20 @@ pub fn show(summary: &Summary, out: &Path) {
             (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
         };
         let row = |m: &Measurement| {
-            let numbers = [number(mean(&m.psnr), 2), number(m.mean_psnr, 2), number(Some(m.chi2), 3)];
+            let misfit = m.missed().unwrap_or(m.chi2);
+            let numbers = [number(mean(&m.psnr), 2), number(m.mean_psnr, 2), number(Some(misfit), 3)];
             std::iter::once(m.name.clone()).chain(numbers).collect()
         };
         let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
-        say(&table(&["picture", "PSNR", "PSNR of mean", "chi2"], &rows, 1));
+        say(&table(&["picture", "PSNR", "PSNR of mean", misfit_title(summary)], &rows, 1));
     }
     let line = |name: &str, value: String| say(&format!("  {name:<27} {value}"));
     line("denoiser calls per sample", summary.nfe.to_string());
     line("operator calls per sample", summary.operator_calls.to_string());
-    line("residual chi2 per number", format!("{:.4}", summary.residual_chi2));
+    match summary.missed() {
+        Some(share) => line("measured tokens missed", format!("{:.2} %", 100.0 * share)),
+        None => line("residual chi2 per number", format!("{:.4}", summary.residual_chi2)),
+    }
     let optional = [
         ("standard deviation, RMS", summary.spread, 4),
         ("mean to truth, RMS", summary.rmse, 4),
@@ -119,5 +128,5 @@ pub fn show(summary: &Summary, out: &Path) {
             m.psnr.as_ref().map(|p| format!(" ({} dB)", number(Some(p[m.chosen]), 2))).unwrap_or_default();
         line("chosen chain", format!("{} of {}{psnr}", m.chosen, m.name));
     }
-    summary.warnings.iter().for_each(|w| eprintln!("warning: {w}"));
+    summary.warnings.iter().for_each(|w| tell(&format!("warning: {w}")));
 }

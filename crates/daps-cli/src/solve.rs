@@ -22,7 +22,7 @@ pub struct Args {
     /// A measurement: a picture, .npy or .safetensors; no truth is needed
     #[arg(long)]
     measurement: Option<PathBuf>,
-    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a [prior] table
+    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
     /// The shape of a sample, such as 3,64,64, where the prior does not know it
@@ -44,10 +44,10 @@ pub struct Args {
     /// Posterior samples per picture
     #[arg(long, default_value_t = task::SAMPLES)]
     samples: usize,
-    /// Seed of everything that is random
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// Standard deviation of the measurement's noise, for values from -1 to 1; a measured token is wrong e^(1/noise^2)
+    /// Seed of everything that is random [default: 0]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Standard deviation of the measurement's noise, for values from -1 to 1, which is believed; a measured token is wrong e^(1/noise^2)
     /// times less often than right
     #[arg(long, default_value_t = task::NOISE, allow_negative_numbers = true)]
     noise: f64,
@@ -70,8 +70,8 @@ pub struct Args {
     options: Options,
 }
 
-/// The tasks that take a blur's kernel from a file.
-const BLURS: [&str; 3] = ["blur", "gaussian_blur", "motion_blur"];
+/// The tasks that take a blur's kernel from a file; those of the linear ones become the operator that has no other.
+const BLURS: [&str; 4] = ["blur", "gaussian_blur", "motion_blur", "nonlinear_blur"];
 
 /// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.
 #[derive(clap::Args)]
@@ -138,13 +138,27 @@ impl Options {
         }
         if let Some(kernel) = self.kernel_file.as_deref().or(kernel) {
             put("kernel", Some(Value::from(absolute(kernel)?.to_string_lossy().into_owned())));
-            if BLURS.contains(&operator.as_str()) {
+            if BLURS.contains(&operator.as_str()) && operator != "nonlinear_blur" {
                 operator = "blur".into();
             }
         }
         table.extend(settings(&self.set)?);
         Ok((operator, table))
     }
+}
+
+/// Refuses to explain a measurement from elsewhere by a mask or a kernel that nobody measured with.
+fn not_drawn(operator: &str, options: &Table) -> anyhow::Result<()> {
+    let Some(what) = (daps::operators::entry(operator)?.drawn)(options)? else { return Ok(()) };
+    let give = match operator {
+        _ if operator.starts_with("inpaint") => "--mask FILE",
+        "motion_blur" | "nonlinear_blur" => "--kernel-file FILE",
+        "mri" => "--set maps=FILE and --set mask=FILE",
+        _ => "--set pairs=[[0,1],…]",
+    };
+    bail!(
+        "{operator} would draw {what} at random; give {give}, or the --seed with which this program made the measurement"
+    )
 }
 
 fn operator_name(task: &str) -> String {
@@ -179,13 +193,16 @@ impl Args {
             bail!("--kernel and --kernel-file both name the file of a blur's kernel; leave one out");
         }
         let (operator, options) = self.options.resolve(&self.task, blur_kernel)?;
+        if self.measurement.is_some() && self.seed.is_none() {
+            not_drawn(&operator, &options)?;
+        }
         let prior = prior::named(&self.prior)?;
         let discrete = prior::is_discrete(&prior, Path::new(""))?;
         let kernel = self.kernel.as_deref().filter(|_| blur_kernel.is_none());
         let method = self.method(&operator, discrete, kernel)?;
         let config = RunConfig {
             version: None,
-            seed: self.seed,
+            seed: self.seed.unwrap_or(0),
             samples: self.samples,
             batch: self.batch,
             task: TaskConfig {

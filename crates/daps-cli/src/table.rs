@@ -2,11 +2,21 @@
 
 use std::io::Write;
 
-/// Prints a line; a reader that has gone away ends the program quietly.
+/// Prints a line; a reader that has gone away ends the program quietly, and a full disk is an error.
 pub fn say(line: &str) {
-    if writeln!(std::io::stdout(), "{line}").is_err() {
-        std::process::exit(0);
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            tell(&format!("error: cannot write the result: {error}"));
+            std::process::exit(2);
+        }
     }
+}
+
+/// Prints a line beside the result, on standard error; where nobody can read it, the work goes on.
+pub fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Columns padded to their widest cell; all but the first `left` columns to the right.

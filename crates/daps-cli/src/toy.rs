@@ -7,7 +7,7 @@ use daps::validate::toy::{self, Settings};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         files::write(&out.join("results.jsonl"), (lines.join("\n") + "\n").as_bytes())?;
         let levels: Vec<_> = toy.outcomes.iter().map(|o| (o.method, &o.w2_levels)).collect();
         files::write(&out.join("w2.json"), serde_json::to_string_pretty(&levels)?.as_bytes())?;
-        eprintln!("wrote samples.svg, trajectories.svg, w2.svg and numbers to {}", out.display());
+        tell(&format!("wrote samples.svg, trajectories.svg, w2.svg and numbers to {}", out.display()));
     }
     Ok(Outcome::Done)
 }

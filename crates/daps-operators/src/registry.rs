@@ -23,14 +23,27 @@ pub struct Entry {
     pub summary: &'static str,
     /// Builds it.
     pub build: Build,
-    /// Parameters that must be given; all are files.
-    pub required: &'static [&'static str],
+    /// Parameters that are files.
+    pub files: &'static [FileParameter],
+    /// What it draws from the seed with these parameters, such as its mask: nothing but the same seed explains a measurement of it.
+    pub drawn: fn(params: &Table) -> Result<Option<&'static str>>,
     /// Its parameters with their defaults for images of a shape; none where some parameter is required.
     pub defaults: fn(shape: &[usize]) -> Table,
     /// Given parameters with every default for images of a shape spelled out; one may follow from another.
     pub complete: fn(params: &Table, shape: &[usize]) -> Result<Table>,
     /// A small instance near the wished number of channels, height and width.
     pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
+}
+
+/// A parameter of an operator that is a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileParameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What the file holds.
+    pub holds: &'static str,
+    /// Whether it must be given.
+    pub required: bool,
 }
 
 /// An operator with inputs that it accepts, for tests.
@@ -47,7 +60,8 @@ macro_rules! entry {
             name: $name,
             summary: $summary,
             build: |params, shape, seed| <$params>::read($name, params, shape)?.operator($name, shape, seed),
-            required: <$params>::REQUIRED,
+            files: <$params>::FILES,
+            drawn: |params| Ok(<$params>::read($name, params, &[])?.drawn()),
             defaults: |shape| <$params>::default_table(shape),
             complete: |params, shape| <$params>::completed($name, params, shape),
             example: $example,
@@ -160,12 +174,57 @@ mod tests {
     fn what_is_required_is_all_that_is() {
         for entry in OPERATORS {
             let mut given = Table::new();
-            for key in entry.required {
+            for file in entry.files.iter().filter(|f| f.required) {
                 let error = (entry.complete)(&given, &[1, 8, 8]).unwrap_err().to_string();
-                assert!(error.contains(&format!("missing field `{key}`")), "{}: {error}", entry.name);
-                given.insert((*key).to_owned(), "file.npy".into());
+                assert!(error.contains(&format!("missing field `{}`", file.name)), "{}: {error}", entry.name);
+                given.insert(file.name.to_owned(), "file.npy".into());
             }
             assert!((entry.complete)(&given, &[1, 8, 8]).is_ok(), "{}", entry.name);
+            for file in entry.files {
+                given.insert(file.name.to_owned(), "file.npy".into());
+            }
+            assert!((entry.complete)(&given, &[1, 8, 8]).is_ok(), "{}", entry.name);
+        }
+    }
+
+    /// Whoever depends on the seed says so: two seeds give two operators exactly where something is drawn.
+    #[test]
+    fn what_is_drawn_from_the_seed_is_said() {
+        use daps_core::real::to_f64;
+        for entry in OPERATORS.iter().filter(|e| e.files.iter().all(|f| !f.required)) {
+            let shape: &[usize] = match entry.name {
+                "toy2d" => &[2],
+                "mri" => &[2, 32, 32],
+                "xor" | "and" => &[1, 32, 32],
+                _ => &[3, 32, 32],
+            };
+            let n: usize = shape.iter().product();
+            let x: Vec<f64> = (0..n).map(|i| ((i * 7919 % 13) % 2) as f64).collect();
+            let x = daps_core::real::from_f64(x, &[&[1], shape].concat(), candle_core::DType::F64).unwrap();
+            let measured = |seed| {
+                let operator = (entry.build)(&Table::new(), shape, seed).unwrap();
+                to_f64(&operator.apply(&x).unwrap()).unwrap()
+            };
+            let drawn = (entry.drawn)(&Table::new()).unwrap();
+            assert_eq!(drawn.is_some(), measured(1) != measured(2), "{}", entry.name);
+        }
+        let drawn =
+            |name: &str, params: &str| (entry(name).unwrap().drawn)(&params.parse().unwrap()).unwrap();
+        assert_eq!(drawn("mri", "maps = 'm.npy'"), Some("its mask"));
+        assert_eq!(drawn("mri", "maps = 'm.npy'\nmask = 'k.npy'"), None);
+        assert_eq!(drawn("nonlinear_blur", "kernel = 'k.npy'"), None);
+        assert_eq!(drawn("xor", "pairs = [[0, 1]]"), None);
+    }
+
+    #[test]
+    fn what_a_file_says_is_not_said_twice() {
+        for (name, params) in [
+            ("mri", "maps = 'm.npy'\ncoils = 3"),
+            ("mri", "mask = 'm.npy'\nacceleration = 8.0"),
+            ("nonlinear_blur", "kernel = 'k.npy'\nsize = 9"),
+        ] {
+            let error = build(name, &params.parse().unwrap(), &[2, 32, 32], 0).err().unwrap().to_string();
+            assert!(error.contains("either"), "{name}: {error}");
         }
     }
 

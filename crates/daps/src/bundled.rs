@@ -69,6 +69,12 @@ pub const FACES: &[Picture] =
 /// Digits of MNIST's test set.
 pub const DIGITS: &[Picture] = pictures!["digits": "00000", "00001", "00003", "00004", "00007", "00002"];
 
+/// The test pictures of what a prior over such pictures most likely shows: digits if they are grey, else faces.
+#[must_use]
+pub fn pictures_of(shape: &[usize]) -> &'static [Picture] {
+    if shape.first() == Some(&1) { DIGITS } else { FACES }
+}
+
 /// The prior of a name.
 pub fn prior(name: &str) -> Option<&'static Prior> {
     PRIORS.iter().find(|p| p.name == name)

@@ -98,7 +98,7 @@ impl RunConfig {
         let own = self.prior.get("kind").and_then(toml::Value::as_str) == Some(crate::prior::NETWORK);
         if self.task.shape.contains(&0) || (self.task.shape.is_empty() && !own) {
             return Err(Error::Config(format!(
-                "task.shape: expected positive sizes, got {:?}",
+                "task.shape: expected positive sizes, got {:?}; only a network knows its own (daps solve: --shape)",
                 self.task.shape
             )));
         }
@@ -108,6 +108,10 @@ impl RunConfig {
         }
         if self.task.truth.is_some() && self.task.measurement.is_some() {
             return Err(Error::Config("task: expected either truth or measurement, got both".into()));
+        }
+        if self.task.measurements != 1 && (self.task.truth.is_some() || self.task.measurement.is_some()) {
+            let what = "task.measurements: expected only where the prior draws the truths; a file has as many as it has";
+            return Err(Error::Config(what.into()));
         }
         Ok(())
     }
@@ -208,5 +212,7 @@ mod tests {
         assert!(error(SMALL.replace("shape", "noise = -1.0\nshape")).contains("task.noise"));
         assert!(error(SMALL.replace("shape", "noise = nan\nshape")).contains("task.noise"));
         assert!(error("seed = 1".into()).contains("missing field"));
+        let several = SMALL.replace("shape", "measurements = 7\ntruth = 'x.npy'\nshape");
+        assert!(error(several).contains("task.measurements"));
     }
 }

@@ -189,8 +189,13 @@ impl Demo {
         let mut page = Page::new(self.subject.title);
         let seconds: f64 = rows.iter().map(|r| r.seconds).sum();
         page.lead(&format!(
-            "{} tasks on pictures that the prior has not seen, in {seconds:.0} seconds",
-            rows.len()
+            "{} tasks on pictures {}, in {seconds:.0} seconds",
+            rows.len(),
+            if self.prior == self.subject.prior {
+                "that the prior has not seen"
+            } else {
+                "that the program carries"
+            },
         ));
         page.section("All tasks", &report::figure("rows: tasks; std: black is 0", picture, "wide")?);
         let row = |r: &Row| {
@@ -201,19 +206,20 @@ impl Demo {
                 number(of(&m.psnr), 2),
                 number(of(&m.ssim), 3),
                 number(m.mean_psnr, 2),
-                number(Some(m.chi2), 3),
+                number(Some(m.missed().unwrap_or(m.chi2)), 3),
                 number(m.diversity, 2),
                 r.summary.nfe.to_string(),
                 format!("{:.1}", r.seconds),
             ]
         };
         let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
+        let tokens = rows.iter().any(|r| r.summary.missed().is_some());
         let head = [
             "task",
             "PSNR, chosen",
             "SSIM, chosen",
             "PSNR, mean",
-            "χ² per number",
+            if tokens { "measured tokens missed, share" } else { "χ² per number" },
             "diversity",
             "denoiser calls",
             "seconds",

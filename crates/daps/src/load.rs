@@ -34,14 +34,16 @@ pub enum Meaning {
     Pictures,
     /// Tokens: the same, but an array holds the tokens themselves.
     Tokens,
-    /// A measurement: of the right size, and as it is.
+    /// A measurement that is a picture too: of the right size, bytes as in a picture.
+    MeasuredPicture,
+    /// Any other measurement: of the right size, and as it is.
     Measurement,
 }
 
 /// Reads the items at a path: a picture, a folder of pictures, or a `.npy` or `.safetensors` array (of several tensors, the
 /// one called `tensor`).
 pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
-    let fit = meaning != Meaning::Measurement;
+    let fit = matches!(meaning, Meaning::Pictures | Meaning::Tokens);
     if path.is_dir() {
         return pictures(&pictures_in(path)?, shape, fit);
     }
@@ -53,6 +55,35 @@ pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Re
     } else {
         pictures(&[path.to_path_buf()], shape, fit)
     }
+}
+
+/// Pictures `[n, channels, height, width]` in [-1, 1] as they are, of one size: a picture, a folder of them, or an array. Of a
+/// run's own files, the tensor of a name is taken, and `[n, chains, …]` is one picture after the other.
+pub fn as_they_are(path: &Path, tensor: Choice) -> Result<Batch> {
+    let refuse = |e: daps_files::Error| Error::content(path, e);
+    if !path.exists() {
+        return Err(Error::content(path, "no such file or folder"));
+    }
+    if !path.is_dir() && is_array(path) {
+        let values = daps_files::as_pictures(&daps_files::read_array(path, tensor).map_err(refuse)?)
+            .map_err(refuse)?;
+        daps_core::real::check_finite(&path.display().to_string(), &values)?;
+        if let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)? {
+            let what =
+                format!("values from {low} to {high}, where pictures have -1 to 1 (or 0 to 255 as bytes)");
+            return Err(Error::content(path, what));
+        }
+        let values = match *values.dims() {
+            [_, _, _] => values.unsqueeze(0)?,
+            [_, _, _, _, _] => values.flatten(0, 1)?,
+            _ => values,
+        };
+        return Ok(Batch { values, names: vec![], notes: vec![] });
+    }
+    let paths = if path.is_dir() { pictures_in(path)? } else { vec![path.to_path_buf()] };
+    let first = daps_files::open(&daps_files::read(&paths[0]).map_err(refuse)?).map_err(refuse)?.pixels;
+    let channels = if first.color().has_color() { 3 } else { 1 };
+    pictures(&paths, &[channels, first.height() as usize, first.width() as usize], false)
 }
 
 /// The pictures of a folder in the order of their names.
@@ -77,7 +108,7 @@ fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result
         daps_files::read_array(path, Choice::Preferred(tensor)).map_err(|e| Error::content(path, e))?;
     let mut notes = Vec::new();
     let refuse = |e: daps_files::Error| Error::content(path, e);
-    let pictures = meaning == Meaning::Pictures;
+    let pictures = matches!(meaning, Meaning::Pictures | Meaning::MeasuredPicture);
     let values = match pictures {
         true => daps_files::as_pictures(&found).map_err(refuse)?,
         false => found.to_dtype(DType::F64)?,

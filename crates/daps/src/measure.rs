@@ -60,8 +60,13 @@ pub(crate) fn measure(
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
-        let load::Batch { values, names, notes } =
-            load::batch(&path, operator.output_shape(), "y", load::Meaning::Measurement)?;
+        let meaning = match (model, task::is_measured_as_picture(&given.operator)) {
+            (Model::Denoiser(_), true) if operator.output_shape().len() == 3 => {
+                load::Meaning::MeasuredPicture
+            }
+            _ => load::Meaning::Measurement,
+        };
+        let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", meaning)?;
         check_finite("measurement", &values)?;
         // Before anybody asks for the mask of a measurement that has none.
         if let Some(n) = operator.rows().filter(|n| *n != names.len()) {
@@ -102,7 +107,7 @@ pub(crate) fn measure(
             };
             let numbers: Vec<u64> = (0..given.measurements as u64).collect();
             let noise = measurement_noise(config.seed, &numbers);
-            let truth = prior.draw(&noise, Address::new(0, Purpose::Instance, 0))?;
+            let truth = prior.draw(&noise, Address::new(0, Purpose::Truth, 0))?;
             (truth, (0..given.measurements).map(|i| format!("draw-{i:03}")).collect(), vec![])
         }
     };

@@ -62,8 +62,13 @@ pub fn named(text: &str) -> Result<Table> {
         return Ok(network("name", text));
     }
     if !path.is_file() {
+        if text == NETWORK || daps_priors::registry().iter().any(|p| p.name == text) {
+            let what =
+                format!("'{text}' is a kind of prior: give a TOML file with a [prior] table of that kind");
+            return Err(Error::Config(what));
+        }
         let mut known: Vec<&str> = bundled::PRIORS.iter().map(|p| p.name).collect();
-        known.push("the path of a checkpoint");
+        known.extend(["the path of a checkpoint", "of a TOML file with a [prior] table"]);
         return Err(daps_core::Error::unknown("prior", text, known).into());
     }
     if path.extension().is_some_and(|e| e == "toml") {
@@ -86,7 +91,8 @@ pub fn named(text: &str) -> Result<Table> {
 pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
     if table.get("kind").and_then(Value::as_str) != Some(NETWORK) {
         if shape.is_empty() {
-            return Err(Error::Config("task.shape: expected positive sizes, got []".into()));
+            let what = "task.shape: expected positive sizes, got []; only a network knows its own";
+            return Err(Error::Config(what.into()));
         }
         let analytic = daps_priors::build(table, shape, base).map_err(|e| with_network(e.into()))?;
         let model = CoreModel::Denoiser(analytic.clone());
@@ -150,18 +156,27 @@ pub fn build(table: &mut Table, shape: &[usize], base: &Path) -> Result<Model> {
     Ok(Model { model, analytic: None, notes, about })
 }
 
-/// Whether a `[prior]` table names a prior over tokens; of a file, only the configuration is read.
-pub fn is_discrete(table: &Table, base: &Path) -> Result<bool> {
+/// The configuration of the network that a `[prior]` table names, if it names one; of a file, nothing else is read.
+fn network_of(table: &Table, base: &Path) -> Result<Option<NetworkConfig>> {
     if table.get("kind").and_then(Value::as_str) != Some(NETWORK) {
-        return Ok(false);
+        return Ok(None);
     }
     let settings = Network::of(table)?;
-    let config = match (&settings.config, &settings.file) {
+    Ok(Some(match (&settings.config, &settings.file) {
         (Some(config), _) => checkpoint::config_named(config)?,
         (None, Some(file)) => checkpoint::config_of(&base.join(file))?,
         (None, None) => settings.read(base)?.2,
-    };
-    Ok(config.is_discrete())
+    }))
+}
+
+/// Whether a `[prior]` table names a prior over tokens.
+pub fn is_discrete(table: &Table, base: &Path) -> Result<bool> {
+    Ok(network_of(table, base)?.is_some_and(|config| config.is_discrete()))
+}
+
+/// The shape of a sample, where the prior of a `[prior]` table knows it.
+pub fn shape(table: &Table, base: &Path) -> Result<Option<[usize; 3]>> {
+    Ok(network_of(table, base)?.map(|config| config.shape()))
 }
 
 impl Network {

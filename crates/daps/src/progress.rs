@@ -10,6 +10,11 @@ pub trait Progress {
     /// One more part is done.
     fn step(&mut self, note: &str) -> ControlFlow<()>;
 
+    /// Some parts were done before.
+    fn skip(&mut self, parts: usize) {
+        (0..parts).for_each(|_| _ = self.step("done before"));
+    }
+
     /// Something worth a line of its own.
     fn note(&mut self, _line: &str) {}
 

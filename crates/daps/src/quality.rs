@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_finite, to_f64};
+use daps_core::real::to_f64;
 use daps_files::Choice;
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::image::{psnr, ssim};
@@ -11,7 +11,7 @@ use daps_metrics::inception::{FEATURES, Inception};
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
 use serde::Serialize;
 
-use crate::{Error, Result, assets};
+use crate::{Error, Result, assets, load};
 
 /// One metric over a set of images.
 #[derive(Clone, Debug, Serialize)]
@@ -38,18 +38,26 @@ pub(crate) const FEWEST_FOR_FID: usize = 100;
 /// A metric of one image beside its truth.
 type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;
 
-/// Images `[n, channels, height, width]` from a `.npy` or `.safetensors` file of that shape or of one image. Bytes mean what
-/// they mean in a picture; other numbers that no picture has are refused, because [`compare`] would clip them away.
-pub fn read(path: &Path) -> Result<Tensor> {
-    let refuse = |e: daps_files::Error| Error::content(path, e);
-    let array = daps_files::read_array(path, Choice::Only).map_err(refuse)?;
-    let values = daps_files::as_pictures(&array).map_err(refuse)?;
-    check_finite(&path.display().to_string(), &values)?;
-    if let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)? {
-        let what = format!("values from {low} to {high}, where pictures have -1 to 1 (or 0 to 255 as bytes)");
-        return Err(Error::content(path, what));
+/// Images and truths `[n, channels, height, width]`, pair by pair, from pictures, folders of pictures, `.npy` or `.safetensors`
+/// files. A run's own files fit: the samples of `samples.safetensors` (or another tensor of it) and the truth of
+/// `measurement.safetensors`, which then stands for each of the samples. Bytes mean what they mean in a picture; other numbers that
+/// no picture has are refused, because [`compare`] would clip them away.
+pub fn read(images: &Path, truth: &Path, tensor: Option<&str>) -> Result<(Tensor, Tensor)> {
+    let choice = tensor.map_or(Choice::Preferred("samples"), Choice::Named);
+    let (a, b) = (load::as_they_are(images, choice)?, load::as_they_are(truth, Choice::Preferred("truth"))?);
+    if !a.names.is_empty() && a.names.len() == b.names.len() && a.names.len() > 1 && a.names != b.names {
+        let what = "its pictures have other names than those of the truth, so that nothing says which belongs to which";
+        return Err(Error::content(images, what));
     }
-    Ok(if values.dims().len() == 3 { values.unsqueeze(0)? } else { values })
+    let (n, m) = (a.values.dims()[0], b.values.dims()[0]);
+    let truth = match m > 0 && n > m && n % m == 0 {
+        true => {
+            let each: Vec<u32> = (0..n).map(|i| (i / (n / m)) as u32).collect();
+            b.values.index_select(&Tensor::new(each, &candle_core::Device::Cpu)?, 0)?
+        }
+        false => b.values,
+    };
+    Ok((a.values, truth))
 }
 
 /// All metrics of images `[n, channels, height, width]` in [-1, 1]; values outside are clipped first.

@@ -107,6 +107,13 @@ impl Run {
             None => measure(&config, &model, analytic.as_deref(), &*operator, base)?,
         };
         notes.extend(measured.notes);
+        if let Some(what) = (entry.drawn)(&config.task.options)?.filter(|_| config.task.measurement.is_some())
+        {
+            let seed = config.seed;
+            notes.push(format!(
+                "{name}: {what} drawn from seed {seed}, as if the measurement had been made so here"
+            ));
+        }
         let (y, beta) = (measured.y, config.task.noise);
         let (y, likelihood): (_, Arc<dyn Likelihood>) = match &model {
             Model::Denoiser(denoiser) => {
@@ -242,12 +249,12 @@ impl Run {
         let batches: Vec<&[usize]> = all.chunks(self.config.batch).collect();
         progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
         let (first, mut from) = (record.batch(), record.take_state());
-        (0..first * self.method.levels()).for_each(|_| _ = progress.step("done before"));
+        progress.skip(first * self.method.levels());
         let mut lost = None;
         for rows in batches.into_iter().skip(first) {
             if let Some(state) = &from {
                 state.check(rows.len(), &self.config.task.shape, self.method.levels())?;
-                (0..state.level).for_each(|_| _ = progress.step("done before"));
+                progress.skip(state.level);
             }
             let (noise, task) = (self.noise(rows), self.task(rows)?);
             let mut failed = None;

@@ -87,10 +87,28 @@ pub struct Measurement {
     pub apart: Option<f64>,
     /// Its denominator.
     pub away: Option<f64>,
-    /// Split R̂ across chains of χ² over the last half of the levels, where those are at least eight.
+    /// Split R̂ across chains of χ² over the last half of the levels, where those are at least eight and chains at least two: in
+    /// one chain it would tell how χ² changes with the levels, and not whether chains agree.
     pub r_hat: Option<f64>,
     /// Effective number of draws of the same.
     pub effective: Option<f64>,
+}
+
+impl Measurement {
+    /// The share of the measured tokens that samples miss, where tokens were measured: their noise has no χ².
+    #[must_use]
+    pub fn missed(&self) -> Option<f64> {
+        let tokens = self.chi2_z.is_nan() && self.chi2.is_finite();
+        average(self.error.iter().map(|e| e * e)).filter(|_| tokens)
+    }
+}
+
+impl Summary {
+    /// The same over all measurements.
+    #[must_use]
+    pub fn missed(&self) -> Option<f64> {
+        average(self.measurements.iter().filter_map(Measurement::missed))
+    }
 }
 
 /// JSON has null where a number is not finite.
@@ -288,7 +306,7 @@ impl Measurement {
         const FEWEST: usize = 8;
         let levels = curves.sigma.len();
         let last = levels - levels / 2;
-        if levels - last < FEWEST {
+        if levels - last < FEWEST || self.kept.len() < 2 {
             return self;
         }
         let chains: Vec<Vec<f64>> =

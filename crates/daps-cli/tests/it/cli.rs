@@ -64,6 +64,11 @@ fn lists_and_explains_what_the_registries_hold() {
         ("blur", "kernel = \"FILE\""),
         ("blur", "border = \"reflect\""),
         ("toy2d", "no settings"),
+        ("mri", "maps = FILE: an array [coils, 2, height, width]"),
+        ("mri", "its coil maps and mask comes from the seed"),
+        ("dense", "matrix = FILE: an array [outputs, inputs]"),
+        ("gaussian", "std = 0.5"),
+        ("network", "config = \"ffhq256\""),
         ("1k", "5 ODE steps x 200 levels"),
         ("daps-stable", "(method of the mixture test bed)"),
     ] {
@@ -142,6 +147,27 @@ fn system_errors_are_said_once() {
 }
 
 /// Files start at the configuration that names them, wherever the command is called; what a run wrote down can be run again.
+/// What cannot be written is no success, and what nobody can read is no failure.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_for_results_alone() {
+    use std::process::{Command, Stdio};
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let daps = || Command::new(env!("CARGO_BIN_EXE_daps"));
+    let output = daps().args(["list", "operators"]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("cannot write the result"), "{output:?}");
+    let output = daps().args(["explain", "nonsense"]).stderr(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let output = daps().env("DAPS_SIMD", "sse").args(["list", "operators"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(
+        error.starts_with("error: DAPS_SIMD: expected one of scalar") && error.lines().count() == 1,
+        "{error}"
+    );
+}
+
 #[test]
 fn a_run_is_repeated_from_what_it_wrote() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +277,8 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
             "task.noise: expected a positive finite number, got -0.1",
         ),
         (RUN.replace("[1, 8, 8]", "[8, 8]"), "inpaint_random"),
-        (RUN.replace("[prior]", "truth = \"no.npy\"\n[prior]"), "no.npy"),
+        (RUN.replace("measurements = 2", "truth = \"no.npy\""), "no.npy"),
+        (RUN.replace("[prior]", "truth = \"no.npy\"\n[prior]"), "task.measurements: expected only where"),
         (RUN.replace("inpaint_random", "xor"), "input of xor: expected only zeros and ones"),
         (RUN.replace("steps = 200", "steps = 0"), "langevin.steps: expected at least 1, got 0"),
         (RUN.replace("factor = 0.5", "factor = -1.0"), "langevin.factor: expected a positive number, got -1"),

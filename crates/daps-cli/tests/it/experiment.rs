@@ -309,7 +309,7 @@ fn files_that_cannot_be_used_get_one_sentence() {
         (TABLE.replace("\"inpaint_random\"", "\"inpaint_radnom\""), "unknown operator 'inpaint_radnom'"),
         (
             TABLE.replace("images.npy", "nothing.npy"),
-            "no such file or folder; name another source with --data",
+            "no such file or folder; give its path, or name another source with --data",
         ),
         (
             TABLE.replace("images = 3", "images = 5"),

@@ -202,6 +202,87 @@ fn a_blur_takes_its_kernel_from_a_file() {
     refuse(&["--kernel", &kernel, "--kernel-file", &kernel], "leave one out");
 }
 
+/// The same nonlinear blur, by its kernel's file: what was drawn from a seed can be measured elsewhere.
+#[test]
+fn a_measurement_brings_its_own_kernel_or_its_seed() {
+    let scene = Scene::new();
+    let (prior, image) = (scene.gaussian(), scene.picture("a.png", 16));
+    let kernel = scene.text("k.npy");
+    Tensor::new(&[[0.0, 0.3, 0.0], [0.1, 0.4, 0.0], [0.0, 0.0, 0.2f64]], &Device::Cpu)
+        .unwrap()
+        .write_npy(&kernel)
+        .unwrap();
+    let rest = ["--prior", &prior, "--shape", "1,16,16", "--preset", "fast", "--budget", "20", "--json"];
+    let (truth, out) = (["solve", "--task", "nonlinear-blur", "--image", &image], scene.text("truth"));
+    solved(&[&truth[..], &rest, &["--kernel-file", &kernel, "--samples", "2", "--out", &out]].concat());
+    let y = scene.text("truth/measurement.safetensors");
+    let (measured, again) = (["solve", "--task", "nonlinear-blur", "--measurement", &y], scene.text("again"));
+    let (found, notes) = solved(
+        &[&measured[..], &rest, &["--kernel-file", &kernel, "--samples", "2", "--out", &again]].concat(),
+    );
+    assert!(!notes.contains("drawn from seed"), "{notes}");
+    let samples = |out: &str| fs::read(scene.path(out).join("samples.safetensors")).unwrap();
+    assert_eq!(samples("truth"), samples("again"));
+    // Chains that can disagree are at least two.
+    assert!(found["measurements"][0]["r_hat"].is_number());
+    let one = scene.text("one");
+    let command = [&measured[..], &rest, &["--seed", "3", "--samples", "1", "--out", &one]].concat();
+    let (found, notes) = solved(&command);
+    assert!(notes.contains("nonlinear_blur: its kernel drawn from seed 3"), "{notes}");
+    assert!(found["measurements"][0]["r_hat"].is_null());
+
+    // Reconstructions are compared with the truth as they are: from a run's files, or as pictures.
+    let psnr = |images: &str, truth: &str, more: &[&str]| {
+        let output = daps(&[&["compare", images, truth, "--json"], more].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let metric: Value = serde_json::from_str(text(&output.stdout).lines().next().unwrap()).unwrap();
+        metric["values"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    let (images, truth) = (scene.text("truth/samples.safetensors"), scene.text("truth/truth.png"));
+    let metrics: Value =
+        serde_json::from_str(&fs::read_to_string(scene.path("truth/metrics.json")).unwrap()).unwrap();
+    let known = &metrics["measurements"][0];
+    let from_files = psnr(&images, &y, &[]);
+    for (k, value) in from_files.iter().enumerate() {
+        assert!((value - known["psnr"][k].as_f64().unwrap()).abs() < 1e-4, "{from_files:?} {known}");
+    }
+    let mean = psnr(&images, &y, &["--tensor", "mean"])[0];
+    assert!((mean - known["mean_psnr"].as_f64().unwrap()).abs() < 1e-4);
+    // A PNG is rounded to bytes.
+    let from_pictures = psnr(&scene.text("truth/samples"), &truth, &[]);
+    assert!(from_pictures.iter().zip(&from_files).all(|(a, b)| (a - b).abs() < 0.2), "{from_pictures:?}");
+}
+
+/// Bytes of a measured picture are a picture's, in an array as in a file.
+#[test]
+fn a_measured_picture_may_be_an_array_of_bytes() {
+    let scene = Scene::new();
+    let prior = scene.gaussian();
+    let byte = |i: usize| (40 + i % 150) as u8;
+    Tensor::from_vec((0..256).map(byte).collect(), (1, 16, 16), &Device::Cpu)
+        .unwrap()
+        .write_npy(scene.path("y.npy"))
+        .unwrap();
+    image::GrayImage::from_vec(16, 16, (0..256).map(byte).collect())
+        .unwrap()
+        .save(scene.path("y.png"))
+        .unwrap();
+    let run = |name: &str| {
+        let (y, out) = (scene.text(name), scene.text(&format!("of-{name}")));
+        let command = ["solve", "--task", "gaussian-blur", "--measurement", &y, "--prior", &prior];
+        let rest = ["--shape", "1,16,16", "--preset", "fast", "--budget", "6", "--samples", "2", "--json"];
+        let (_, notes) = solved(&[&command[..], &rest, &["--out", &out]].concat());
+        let file = Path::new(&out).join("samples.safetensors");
+        let samples = &daps::core::candle::safetensors::load(file, &Device::Cpu).unwrap()["samples"];
+        (notes, samples.flatten_all().unwrap().to_vec1::<f64>().unwrap())
+    };
+    let ((notes, array), (_, picture)) = (run("y.npy"), run("y.png"));
+    assert!(notes.contains("bytes; 0 to 255 stand for -1 to 1"), "{notes}");
+    // A picture's values go by way of f32.
+    let worst = array.iter().zip(&picture).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()));
+    assert!(array.len() == 512 && worst < 1e-4, "{worst}");
+}
+
 #[test]
 fn a_killed_solve_resumes_to_the_same_bytes() {
     let scene = Scene::new();
@@ -280,6 +361,18 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     let y = Tensor::zeros((3, 5, 5), daps::core::candle::DType::F32, &Device::Cpu).unwrap();
     y.write_npy(scene.path("y.npy")).unwrap();
     check("hdr", &["--measurement", &scene.text("y.npy")], "expected shape [3, 16, 16]");
+    // What would be drawn at random is no explanation of somebody's measurement.
+    for (task, says) in [
+        ("inpaint_box", "would draw the place of its box at random; give --mask FILE"),
+        ("inpaint", "inpaint_random would draw its mask at random"),
+        (
+            "motion_blur",
+            "give --kernel-file FILE, or the --seed with which this program made the measurement",
+        ),
+        ("nonlinear_blur", "would draw its kernel at random"),
+    ] {
+        check(task, &["--measurement", &image], says);
+    }
     check("hdr", &["--image", &image, "--factor", "4"], "unknown field `factor`");
     check("super_resolution", &["--image", &image, "--factor", "5"], "super_resolution");
     check("hdrr", &["--image", &image], "unknown operator 'hdrr'");
@@ -299,6 +392,11 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
         &["solve", "--task", "hdr", "--image", &image, "--prior", "nobody", "--out", &out],
         Path::new(&out),
         "unknown prior 'nobody'",
+    );
+    refused(
+        &["solve", "--task", "hdr", "--image", &image, "--prior", "gaussian", "--out", &out],
+        Path::new(&out),
+        "'gaussian' is a kind of prior: give a TOML file",
     );
 
     // A directory that exists, and one that cannot be made.

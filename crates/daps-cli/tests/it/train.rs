@@ -281,6 +281,11 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
         ),
         ("held_out = 3", "held_out = 41", "has 40 images, fewer than the 41 to be held out"),
         ("kind = \"song\"", "kind = \"unet\"", "unknown variant `unet`"),
+        (
+            "kind = \"song\"",
+            "kind = \"song\"\nlabel_dim = 3",
+            "a network without classes: training has no labels, got one with 3",
+        ),
     ] {
         assert!(CONFIG.contains(from), "{from}");
         let config = setting(dir.path(), &CONFIG.replace(from, to));

@@ -1,6 +1,6 @@
 //! The parameters of every operator: serde structs whose defaults are the paper's values, scaled with the image's side.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use daps_core::real::to_f64;
@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::FileParameter;
 use crate::blur::{Blur, Border, Kernel, gaussian_kernel, motion_kernel};
 use crate::files::{read, with_rank};
 use crate::mri::{Mri, coil_maps, line_mask};
@@ -21,8 +22,13 @@ use crate::{
 
 /// Parameters that build an operator.
 pub(crate) trait Params: Serialize + DeserializeOwned {
-    /// Parameters without a default; all are files.
-    const REQUIRED: &'static [&'static str] = &[];
+    /// Parameters that are files.
+    const FILES: &'static [FileParameter] = &[];
+
+    /// What is drawn from the seed.
+    fn drawn(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Fills what was not given with the defaults for images of this shape.
     fn complete(self, shape: &[usize]) -> Self {
@@ -52,6 +58,22 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
     fn default_table(shape: &[usize]) -> Table {
         let params: std::result::Result<Self, _> = Table::new().try_into();
         params.ok().and_then(|p: Self| Table::try_from(p.complete(shape)).ok()).unwrap_or_default()
+    }
+}
+
+const fn required(name: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, holds, required: true }
+}
+
+const fn optional(name: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, holds, required: false }
+}
+
+/// Refuses settings of what a file says.
+fn beside(operator: &str, file: &str, given: &[(&str, bool)]) -> Result<()> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(Error::invalid(operator, format!("either {file} or {name}"), "both")),
+        None => Ok(()),
     }
 }
 
@@ -100,6 +122,10 @@ impl Params for BoxParams {
         Self { size: self.size.or(Some(side / 2)), margin: self.margin.or(Some(side / 8)) }
     }
 
+    fn drawn(&self) -> Option<&'static str> {
+        Some("the place of its box")
+    }
+
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let (_, h, w) = image_shape(name, shape)?;
         let mask = box_mask(h, w, self.size.unwrap_or(0), self.margin.unwrap_or(0), seed)?;
@@ -121,6 +147,10 @@ impl Default for RandomParams {
 }
 
 impl Params for RandomParams {
+    fn drawn(&self) -> Option<&'static str> {
+        Some("its mask")
+    }
+
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let (_, h, w) = image_shape(name, shape)?;
         Ok(Arc::new(Inpainting::named(name, shape, &random_mask(h, w, self.fraction, seed)?)?))
@@ -135,7 +165,8 @@ pub(crate) struct MaskParams {
 }
 
 impl Params for MaskParams {
-    const REQUIRED: &'static [&'static str] = &["mask"];
+    const FILES: &'static [FileParameter] =
+        &[required("mask", "a picture (white = kept), or an array of zeros and ones [height, width]")];
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let mut mask = with_rank(&read(&self.mask, "mask")?, 4)?;
@@ -191,6 +222,10 @@ impl Params for MotionParams {
         Self { size: self.size.or(Some(kernel_size(shape))), ..self }
     }
 
+    fn drawn(&self) -> Option<&'static str> {
+        Some("its kernel")
+    }
+
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let kernel = motion_kernel(self.size.unwrap_or(0), self.intensity, seed, 0)?;
         Ok(Arc::new(Blur::build(name, shape, &[kernel], self.border, None)?))
@@ -210,29 +245,35 @@ pub(crate) struct BlurParams {
     border: Border,
 }
 
+/// The kernels of a file; those of a picture are scaled to sum 1.
+fn kernels(file: &Path, normalize: bool) -> Result<Vec<Kernel>> {
+    let array = read(file, "kernel")?;
+    let (h, w) = match *array.dims() {
+        [h, w] | [_, h, w] if h * w > 0 => (h, w),
+        ref other => {
+            let expected = "shape [height, width] or [rows, height, width]";
+            return Err(Error::invalid("blur kernel", expected, format!("{other:?}")));
+        }
+    };
+    let scaled = normalize || is_picture(file);
+    let one = |values: &[f64]| {
+        let sum: f64 = values.iter().sum();
+        if scaled && !(sum.abs() > 0.0 && sum.is_finite()) {
+            return Err(Error::invalid("blur kernel", "a sum that can be scaled to 1", sum));
+        }
+        let scale = if scaled { 1.0 / sum } else { 1.0 };
+        Kernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
+    };
+    to_f64(&array)?.chunks(h * w).map(one).collect()
+}
+
+const KERNEL_FILE: &str = "a picture (scaled to sum 1), or an array [height, width]";
+
 impl Params for BlurParams {
-    const REQUIRED: &'static [&'static str] = &["kernel"];
+    const FILES: &'static [FileParameter] = &[required("kernel", KERNEL_FILE)];
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
-        let picture = is_picture(&self.kernel);
-        let array = read(&self.kernel, "kernel")?;
-        let (h, w) = match *array.dims() {
-            [h, w] | [_, h, w] if h * w > 0 => (h, w),
-            ref other => {
-                let expected = "shape [height, width] or [rows, height, width]";
-                return Err(Error::invalid("blur kernel", expected, format!("{other:?}")));
-            }
-        };
-        let one = |values: &[f64]| {
-            let sum: f64 = values.iter().sum();
-            let scaled = picture || self.normalize;
-            if scaled && !(sum.abs() > 0.0 && sum.is_finite()) {
-                return Err(Error::invalid("blur kernel", "a sum that can be scaled to 1", sum));
-            }
-            let scale = if scaled { 1.0 / sum } else { 1.0 };
-            Kernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
-        };
-        let kernels = to_f64(&array)?.chunks(h * w).map(one).collect::<Result<Vec<_>>>()?;
+        let kernels = kernels(&self.kernel, self.normalize)?;
         Ok(Arc::new(Blur::build(name, shape, &kernels, self.border, None)?))
     }
 }
@@ -262,28 +303,54 @@ pub(crate) struct NonlinearParams {
     /// Side of the kernel; 61 at a side of 256, in proportion.
     size: Option<usize>,
     /// Of the shake, from 0 (a straight line) to 1 (a wild one).
-    intensity: f64,
+    intensity: Option<f64>,
     /// Of the tone curve, from 0 (a linear blur) to 0.95: its slope lies between one minus and one plus this.
     contrast: f64,
     /// How fast the curve's slope changes around the middle grey.
     knee: f64,
     /// `reflect` or `circular`.
     border: Border,
+    /// The kernel of a file instead of a random shake.
+    kernel: Option<PathBuf>,
 }
 
 impl Default for NonlinearParams {
     fn default() -> Self {
-        Self { size: None, intensity: 0.5, contrast: 0.8, knee: 2.0, border: Border::Reflect }
+        Self { size: None, intensity: None, contrast: 0.8, knee: 2.0, border: Border::Reflect, kernel: None }
     }
 }
 
 impl Params for NonlinearParams {
+    const FILES: &'static [FileParameter] = &[optional("kernel", KERNEL_FILE)];
+
     fn complete(self, shape: &[usize]) -> Self {
-        Self { size: self.size.or(Some(kernel_size(shape))), ..self }
+        if self.kernel.is_some() {
+            return self;
+        }
+        let (size, intensity) = (self.size.or(Some(kernel_size(shape))), self.intensity.or(Some(0.5)));
+        Self { size, intensity, ..self }
     }
 
-    fn operator(self, _: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
-        let kernel = motion_kernel(self.size.unwrap_or(0), self.intensity, seed, 0)?;
+    fn drawn(&self) -> Option<&'static str> {
+        self.kernel.is_none().then_some("its kernel")
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let kernel = match &self.kernel {
+            None => motion_kernel(self.size.unwrap_or(0), self.intensity.unwrap_or(0.0), seed, 0)?,
+            Some(file) => {
+                beside(
+                    name,
+                    "kernel",
+                    &[("size", self.size.is_some()), ("intensity", self.intensity.is_some())],
+                )?;
+                let mut kernels = kernels(file, false)?;
+                match (kernels.pop(), kernels.is_empty()) {
+                    (Some(kernel), true) => kernel,
+                    _ => return Err(Error::invalid("kernel of nonlinear_blur", "one kernel", "several")),
+                }
+            }
+        };
         Ok(Arc::new(NonlinearBlur::new(shape, kernel, self.border, self.contrast, self.knee)?))
     }
 }
@@ -307,14 +374,14 @@ impl Params for HdrParams {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MriParams {
-    /// Number of synthetic coils; ignored if maps are given.
-    coils: usize,
-    /// One of how many columns is sampled; ignored if a mask is given.
-    acceleration: f64,
-    /// Fraction of the columns, around frequency 0, that is always sampled; 0.08 at acceleration 4, 0.04 at 8.
+    /// Number of synthetic coils, where no maps are given; 4.
+    coils: Option<usize>,
+    /// One of how many columns is sampled, where no mask is given; 4.
+    acceleration: Option<f64>,
+    /// Fraction of the columns, around frequency 0, that is then always sampled; 0.08 at acceleration 4, 0.04 at 8.
     center: Option<f64>,
     /// `.npy` or `.safetensors` maps `[coils, 2, height, width]` instead of synthetic ones.
     maps: Option<PathBuf>,
@@ -322,15 +389,37 @@ pub(crate) struct MriParams {
     mask: Option<PathBuf>,
 }
 
-impl Default for MriParams {
-    fn default() -> Self {
-        Self { coils: 4, acceleration: 4.0, center: None, maps: None, mask: None }
-    }
-}
-
 impl Params for MriParams {
-    fn complete(self, _: &[usize]) -> Self {
-        Self { center: self.center.or(Some((0.32 / self.acceleration).min(1.0))), ..self }
+    const FILES: &'static [FileParameter] = &[
+        optional(
+            "maps",
+            "an array [coils, 2, height, width] of the coils' sensitivities, real and imaginary part",
+        ),
+        optional(
+            "mask",
+            "an array [width] or [height, width] of zeros and ones: what was sampled, frequency 0 in the middle",
+        ),
+    ];
+
+    fn complete(mut self, _: &[usize]) -> Self {
+        if self.maps.is_none() {
+            self.coils = self.coils.or(Some(4));
+        }
+        if self.mask.is_none() {
+            let acceleration = self.acceleration.unwrap_or(4.0);
+            self.acceleration = Some(acceleration);
+            self.center = self.center.or(Some((0.32 / acceleration).min(1.0)));
+        }
+        self
+    }
+
+    fn drawn(&self) -> Option<&'static str> {
+        match (&self.maps, &self.mask) {
+            (None, None) => Some("its coil maps and mask"),
+            (None, Some(_)) => Some("its coil maps"),
+            (Some(_), None) => Some("its mask"),
+            (Some(_), Some(_)) => None,
+        }
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
@@ -341,12 +430,20 @@ impl Params for MriParams {
             }
         };
         let maps = match &self.maps {
-            Some(path) => with_rank(&read(path, "maps")?, 5)?,
-            None => coil_maps(self.coils, h, w, seed)?,
+            Some(path) => {
+                beside(name, "maps", &[("coils", self.coils.is_some())])?;
+                with_rank(&read(path, "maps")?, 5)?
+            }
+            None => coil_maps(self.coils.unwrap_or(0), h, w, seed)?,
         };
         let mask = match &self.mask {
-            Some(path) => with_rank(&read(path, "mask")?, 3)?,
-            None => line_mask(w, self.acceleration, self.center.unwrap_or(0.0), seed)?,
+            Some(path) => {
+                let given =
+                    [("acceleration", self.acceleration.is_some()), ("center", self.center.is_some())];
+                beside(name, "mask", &given)?;
+                with_rank(&read(path, "mask")?, 3)?
+            }
+            None => line_mask(w, self.acceleration.unwrap_or(0.0), self.center.unwrap_or(0.0), seed)?,
         };
         let operator = Mri::new(&maps, &mask)?;
         if operator.input_shape() != shape {
@@ -378,6 +475,10 @@ impl Params for PairParams {
     fn complete(self, shape: &[usize]) -> Self {
         let half = PairsOf::Count(shape.iter().product::<usize>() / 2);
         Self { pairs: self.pairs.or(Some(half)), overlapping: self.overlapping.or(Some(false)) }
+    }
+
+    fn drawn(&self) -> Option<&'static str> {
+        (!matches!(self.pairs, Some(PairsOf::List(_)))).then_some("its pairs")
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
@@ -412,7 +513,8 @@ pub(crate) struct DenseParams {
 }
 
 impl Params for DenseParams {
-    const REQUIRED: &'static [&'static str] = &["matrix"];
+    const FILES: &'static [FileParameter] =
+        &[required("matrix", "an array [outputs, inputs], inputs in the order of the flattened sample")];
 
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let matrix = with_rank(&read(&self.matrix, "matrix")?, 3)?;

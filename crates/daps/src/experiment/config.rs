@@ -88,7 +88,7 @@ impl PriorConfig {
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// A folder of pictures, a tar of them, an IDX file or a `.npy` array, relative to the experiment's file; or "bundled",
-    /// the faces that the program carries.
+    /// the few faces, or for a grey prior digits, that the program carries.
     pub source: PathBuf,
     /// Only the last so many images, in the order of their names: those that a training kept apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,7 +224,7 @@ fn default_noise() -> f64 {
     task::NOISE
 }
 fn default_method() -> String {
-    "daps".into()
+    task::default_method(false).into()
 }
 
 impl ExperimentConfig {
@@ -283,6 +283,14 @@ impl ExperimentConfig {
         ] {
             if empty {
                 return refuse(format!("{what}: expected at least one"));
+            }
+        }
+        for plot in self.plots.iter().filter(|p| p.x == Axis::At) {
+            if self.tasks().all(|t| t.at.is_none()) && self.methods.iter().all(|m| m.at.is_none()) {
+                return refuse(format!(
+                    "plot '{}': x = \"at\" needs an `at` of tasks or methods",
+                    plot.title
+                ));
             }
         }
         for (what, value) in

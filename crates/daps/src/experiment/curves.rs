@@ -107,7 +107,13 @@ fn along_levels(groups: &Groups, plot: &PlotConfig) -> Vec<(String, Lines)> {
             series: drawn(series.into_iter()),
         };
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        (t.label.chars().map(plain).collect(), lines)
+        (t.label.chars().map(plain).collect::<String>(), lines)
     };
-    config.tasks().map(drawing).collect()
+    // Labels of two tasks may look alike in a file's name.
+    let mut taken = std::collections::HashSet::new();
+    let distinct = |(i, (name, lines)): (usize, (String, Lines))| match taken.insert(name.clone()) {
+        true => (name, lines),
+        false => (format!("{name}-{}", i + 1), lines),
+    };
+    config.tasks().map(drawing).enumerate().map(distinct).collect()
 }

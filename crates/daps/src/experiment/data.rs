@@ -31,7 +31,7 @@ impl Images {
             return Err(Error::Config(what));
         };
         let (values, numbers, of) = match source.source.to_str() {
-            Some(BUNDLED) => bundled_faces(source, shape)?,
+            Some(BUNDLED) => bundled_pictures(source, shape)?,
             _ => sliced(source, [c, h, w], base)?,
         };
         let names = numbers.iter().map(|n| format!("{n:05}")).collect();
@@ -42,9 +42,9 @@ impl Images {
     }
 }
 
-/// A bundled face is named by its number.
-fn number(face: &bundled::Picture) -> u64 {
-    face.name.trim_end_matches(".png").parse().unwrap_or(0)
+/// A bundled picture is named by its number.
+fn number(picture: &bundled::Picture) -> u64 {
+    picture.name.trim_end_matches(".png").parse().unwrap_or(0)
 }
 
 fn too_few(source: &Source, there: usize) -> Error {
@@ -59,7 +59,16 @@ fn too_few(source: &Source, there: usize) -> Error {
 fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Vec<u64>, usize)> {
     let path = base.join(&source.source);
     if !path.exists() {
-        let hint = "no such file or folder; name another source with --data (\"bundled\" takes the faces inside the program)";
+        let made = match path.file_name().and_then(|name| name.to_str()) {
+            Some("faces64.tar") => {
+                "make it (python scripts/make_faces.py --count 8127 --out data/faces64.tar)"
+            }
+            Some(name) if name.contains("idx") => "get it (scripts/get_mnist.sh)",
+            _ => "give its path",
+        };
+        let hint = format!(
+            "no such file or folder; {made}, or name another source with --data (\"bundled\" takes the few pictures inside the program)"
+        );
         return Err(Error::content(&path, hint));
     }
     let held_out = source.held_out.unwrap_or(0);
@@ -79,13 +88,15 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
     Ok((images.select(&plain)?.to_dtype(DType::F64)?, numbers, all))
 }
 
-fn bundled_faces(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>, usize)> {
-    let faces = bundled::FACES.get(source.skip..source.skip + source.images);
-    let faces = faces.ok_or_else(|| too_few(source, bundled::FACES.len()))?;
+fn bundled_pictures(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>, usize)> {
+    let all = bundled::pictures_of(shape);
+    let last = &all[all.len().saturating_sub(source.held_out.unwrap_or(all.len()))..];
+    let chosen =
+        last.get(source.skip..source.skip + source.images).ok_or_else(|| too_few(source, last.len()))?;
     let mut values = Vec::new();
-    for face in faces {
-        values.extend(load::decode(Path::new(face.name), face.bytes, shape, true)?.0);
+    for picture in chosen {
+        values.extend(load::decode(Path::new(picture.name), picture.bytes, shape, true)?.0);
     }
-    let values = Tensor::from_vec(values, batched(faces.len(), shape), &Device::Cpu)?;
-    Ok((values, faces.iter().map(number).collect(), bundled::FACES.len()))
+    let values = Tensor::from_vec(values, batched(chosen.len(), shape), &Device::Cpu)?;
+    Ok((values, chosen.iter().map(number).collect(), all.len()))
 }

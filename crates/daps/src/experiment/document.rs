@@ -31,14 +31,20 @@ pub(super) struct Document {
 impl Document {
     /// As Markdown, with links to the files beside it.
     pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n", self.title);
-        let cell = |c: &String| c.replace('|', "\\|").replace('\n', " ");
+        // Labels and titles are words: what looks like a tag is none.
+        let plain = |words: &str| words.replace('<', "&lt;");
+        let mut text = format!("# {}\n", plain(&self.title));
+        let cell = |c: &String| plain(c).replace('|', "\\|").replace('\n', " ");
         for piece in &self.pieces {
             let _ = match piece {
-                Piece::Heading(title) => write!(text, "\n## {title}\n"),
-                Piece::Paragraph(words) => write!(text, "\n{words}\n"),
+                Piece::Heading(title) => write!(text, "\n## {}\n", plain(title)),
+                Piece::Paragraph(words) => write!(text, "\n{}\n", plain(words)),
                 Piece::List(lines) => {
-                    write!(text, "\n{}", lines.iter().map(|l| format!("- {l}\n")).collect::<String>())
+                    write!(
+                        text,
+                        "\n{}",
+                        lines.iter().map(|l| format!("- {}\n", plain(l))).collect::<String>()
+                    )
                 }
                 Piece::Table(head, rows) => {
                     let line = |cells: &[String]| {
@@ -49,7 +55,9 @@ impl Document {
                     write!(text, "\n{}{rule}{rows}", line(head))
                 }
                 Piece::Drawing(file, _) => write!(text, "\n![]({file})\n"),
-                Piece::Picture(caption, file) => write!(text, "\n{caption}\n\n![{caption}]({file})\n"),
+                Piece::Picture(caption, file) => {
+                    write!(text, "\n{}\n\n![]({file})\n", plain(caption))
+                }
             };
         }
         text

@@ -128,7 +128,7 @@ impl Experiment {
             failed: cells.iter().filter(|c| c.failure.is_some()).count(),
             unfit: unfit(&pairs),
         };
-        write::all(self, &blocks, &cells, &progressed, directory)?;
+        write::all(self, &blocks, &cells, &progressed, directory, progress)?;
         Ok(progressed)
     }
 

@@ -13,6 +13,7 @@ use toml::Table;
 use super::cell::{COLUMNS, Cell};
 use super::document::Piece;
 use super::{Block, Experiment, Progressed, pictures, report};
+use crate::progress::Progress;
 use crate::quality::FEWEST_FOR_FID;
 use crate::{Error, Result, assets, files, load};
 
@@ -23,6 +24,7 @@ pub(super) fn all(
     cells: &[Cell],
     progressed: &Progressed,
     directory: &Path,
+    progress: &mut dyn Progress,
 ) -> Result<()> {
     let text = toml::to_string(&experiment.config).map_err(|e| Error::content(directory, e))?;
     files::write(&directory.join("config.toml"), text.as_bytes())?;
@@ -30,7 +32,7 @@ pub(super) fn all(
     files::write(&directory.join("results.csv"), results(cells).as_bytes())?;
     files::write(&directory.join("timings.csv"), timings(cells).as_bytes())?;
     files::write(&directory.join("results.json"), json_of(cells, directory)?.as_bytes())?;
-    let fid = fid(experiment, cells, directory)?;
+    let fid = fid(experiment, cells, directory, progress)?;
     let (mut document, drawings) = report::document(experiment, cells, progressed, &fid, directory);
     let turns = pictures::half_turns(experiment, directory)?;
     if !turns.is_empty() {
@@ -114,8 +116,13 @@ fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
 }
 
 /// FID by (task, method), where all images of the first seed are there, they are at least 100, and so are the weights. What was
-/// computed once is kept in `fid.json`.
-fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<HashMap<(String, String), f64>> {
+/// computed once is kept in `fid.json`; whoever asks to stop gets those that are done.
+fn fid(
+    experiment: &Experiment,
+    cells: &[Cell],
+    directory: &Path,
+    progress: &mut dyn Progress,
+) -> Result<HashMap<(String, String), f64>> {
     let mut found = HashMap::new();
     let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.model.shape()[0] == 3 {
         true => assets::load(assets::INCEPTION)?,
@@ -126,6 +133,7 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
     let path = directory.join("fid.json");
     let mut known: BTreeMap<String, f64> =
         files::read_text(&path).ok().and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
+    progress.note("FID: the features of all images");
     let truth = network.features(&experiment.images.truths.values.clamp(-1.0, 1.0)?)?;
     let mut groups: BTreeMap<(String, String), Vec<&Cell>> = BTreeMap::new();
     for cell in cells.iter().filter(|c| c.seed == experiment.config.seeds[0] && c.failure.is_none()) {
@@ -134,7 +142,9 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
     let is_whole = |cells: &[&Cell]| {
         cells.len() == experiment.images() && cells.iter().all(|c| pictures::sample_of(directory, c).exists())
     };
-    for (pair, cells) in groups.into_iter().filter(|(_, cells)| is_whole(cells)) {
+    groups.retain(|_, cells| is_whole(cells));
+    progress.begin("FID", groups.len());
+    for (pair, cells) in groups {
         let keys: String = cells.iter().map(|c| c.key.as_str()).collect();
         let digest = files::sha256(keys);
         if !known.contains_key(&digest) {
@@ -153,6 +163,10 @@ fn fid(experiment: &Experiment, cells: &[Cell], directory: &Path) -> Result<Hash
             files::write(&path, text.as_bytes())?;
         }
         found.insert(pair, known[&digest]);
+        if progress.step("").is_break() {
+            break;
+        }
     }
+    progress.end();
     Ok(found)
 }

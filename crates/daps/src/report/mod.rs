@@ -48,7 +48,7 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
     ));
     page.warnings(&summary.warnings);
     if run.names.len() > 1 {
-        page.section("All measurements", &overview(summary));
+        page.section("All measurements", &overview(run, summary));
     }
     for ((gallery, found), curves) in galleries.iter().zip(&summary.measurements).zip(&outcome.curves) {
         page.section(&escape(&found.name), &measurement(run, gallery, found, curves)?);
@@ -63,7 +63,16 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
     Ok(page.finish())
 }
 
-fn overview(summary: &Summary) -> String {
+/// How far samples are from a measurement: χ² at its noise, or of tokens the share that is missed.
+fn misfit(run: &Run, chi2: f64) -> f64 {
+    if run.is_discrete() { chi2 * run.config.task.noise.powi(2) } else { chi2 }
+}
+
+fn misfit_title(run: &Run) -> &'static str {
+    if run.is_discrete() { "measured tokens missed, share" } else { "χ² per number" }
+}
+
+fn overview(run: &Run, summary: &Summary) -> String {
     let mean = |list: &Option<Vec<f64>>| {
         list.as_ref().and_then(|l| {
             let whole: Vec<f64> = l.iter().copied().filter(|v| v.is_finite()).collect();
@@ -77,13 +86,13 @@ fn overview(summary: &Summary) -> String {
             number(mean(&m.ssim), 3),
             number(m.mean_psnr, 2),
             number(m.mean_ssim, 3),
-            number(Some(m.chi2), 3),
+            number(Some(misfit(run, m.chi2)), 3),
             number(m.diversity, 2),
         ]
     };
     let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
     table(
-        &["", "PSNR, samples", "SSIM, samples", "PSNR, mean", "SSIM, mean", "χ² per number", "diversity"],
+        &["", "PSNR, samples", "SSIM, samples", "PSNR, mean", "SSIM, mean", misfit_title(run), "diversity"],
         &rows,
     )
 }
@@ -132,7 +141,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
             list(&found.psnr, k, 2),
             list(&found.ssim, k, 3),
             number(Some(found.error[k]), 4),
-            number(Some((found.error[k] / run.config.task.noise).powi(2)), 3),
+            number(Some(misfit(run, (found.error[k] / run.config.task.noise).powi(2))), 3),
             list(&found.denoising_error, k, 4),
         ]
     };
@@ -151,7 +160,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
         "PSNR (dB)",
         "SSIM",
         "measurement error, RMS",
-        "χ² per number",
+        misfit_title(run),
         "denoising error at σ = 0.5",
     ];
     if found.denoising_error.is_none() {
@@ -180,8 +189,8 @@ fn charts(run: &Run, curves: &Curves) -> String {
             .collect();
         Chart { title, x: "σ", lines: &lines, log, level }.svg()
     };
-    let misfit = if run.is_discrete() {
-        let share = |list: &Vec<f64>| list.iter().map(|c| c * run.config.task.noise.powi(2)).collect();
+    let missed = if run.is_discrete() {
+        let share = |list: &Vec<f64>| list.iter().map(|c| misfit(run, *c)).collect();
         let missed: Vec<Vec<f64>> = curves.chi2.iter().map(share).collect();
         chart("share of measured tokens that x0|y misses", &missed, false, None)
     } else {
@@ -190,7 +199,7 @@ fn charts(run: &Run, curves: &Curves) -> String {
     let all = [
         chart("PSNR of x0|y (dB)", &curves.psnr, false, None),
         chart("SSIM of x0|y", &curves.ssim, false, None),
-        misfit,
+        missed,
     ];
     format!(
         "<h3>Along the levels</h3><div class=charts>{}</div>",

@@ -166,9 +166,12 @@ impl Training {
             Goal::Denoiser => {
                 let prior = self.trainer.average()?;
                 write_samples(&pictures, &prior, seed)?;
-                let line = match measured {
-                    true => denoising_line(&measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed)?),
-                    false => String::new(),
+                let table = measured.then(|| measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed));
+                let line = match table {
+                    Some(Ok(table)) => denoising_line(&table),
+                    // Such as held-out images that are all alike: no reason to end a training.
+                    Some(Err(error)) => format!("not measured: {error}"),
+                    None => String::new(),
                 };
                 ("held-out denoising, σ: dB", line)
             }
