@@ -1,4 +1,4 @@
-//! The loop of Algorithm 1. There is one: pixel, latent and discrete DAPS hand it different priors and kernels.
+//! The loop of Algorithm 1. There is one: DAPS over pixels and over tokens hand it different priors and kernels.
 
 use candle_core::Tensor;
 

@@ -1,0 +1,121 @@
+//! Posterior samples for a forward model of one's own: a picture of which only the means of its rows and columns were measured.
+//!
+//! `cargo run --release -p daps --example own_operator` writes `own-operator.png`: truth, four samples, mean.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use daps::core::candle::{DType, Device, Tensor};
+use daps::core::real::to_f64;
+use daps::core::{
+    Address, Differentiable, Error, Gaussian, Linear, Method, Model, Noise, Operator, Purpose, Result, Task,
+};
+use daps::methods::Preset;
+use daps::{bundled, load, operators, picture, prior};
+
+/// y = the means of the rows, then of the columns, of every channel.
+struct Projections {
+    input: Vec<usize>,
+    output: Vec<usize>,
+}
+
+impl Projections {
+    fn new(channels: usize, height: usize, width: usize) -> Self {
+        Self { input: vec![channels, height, width], output: vec![channels, height + width] }
+    }
+}
+
+impl Operator for Projections {
+    fn name(&self) -> &'static str {
+        "projections"
+    }
+    fn input_shape(&self) -> &[usize] {
+        &self.input
+    }
+    fn output_shape(&self) -> &[usize] {
+        &self.output
+    }
+
+    /// Tensors have a first dimension of chains.
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        if x.dims().len() != 4 || x.dims()[1..] != self.input {
+            return Err(Error::shape("image of projections", &self.input, x.dims()));
+        }
+        if !matches!(x.dtype(), DType::F32 | DType::F64) {
+            return Err(Error::invalid("image of projections", "f32 or f64", x.dtype().as_str()));
+        }
+        Ok(Tensor::cat(&[x.mean(3)?, x.mean(2)?], 2)?)
+    }
+
+    /// One operator serves all chains.
+    fn select(self: Arc<Self>, _: &[usize]) -> Result<Arc<dyn Operator>> {
+        Ok(self)
+    }
+
+    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
+        Some(self)
+    }
+    /// What is linear can be conditioned on exactly. Without this power, `fast` and `best` take Langevin dynamics.
+    fn as_linear(&self) -> Option<&dyn Linear> {
+        Some(self)
+    }
+}
+
+impl Linear for Projections {
+    fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
+        let (h, w) = (self.input[1], self.input[2]);
+        let rows = (r.narrow(2, 0, h)?.unsqueeze(3)? / w as f64)?;
+        let columns = (r.narrow(2, h, w)?.unsqueeze(2)? / h as f64)?;
+        Ok(rows.broadcast_add(&columns)?)
+    }
+    fn norm_squared(&self) -> Vec<f64> {
+        vec![1.0 / self.input[1] as f64 + 1.0 / self.input[2] as f64]
+    }
+}
+
+impl Differentiable for Projections {
+    fn vjp(&self, _: &Tensor, r: &Tensor) -> Result<Tensor> {
+        self.adjoint(r)
+    }
+    fn lipschitz_squared(&self) -> Vec<f64> {
+        self.norm_squared()
+    }
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    const CHAINS: usize = 4;
+    const NOISE: f64 = 0.005;
+    let model = prior::build(&mut prior::named("faces")?, &[], Path::new(""))?.model;
+    let Model::Denoiser(faces) = model else { return Err("faces is a denoiser".into()) };
+    let &[c, h, w] = faces.shape() else { return Err("faces are images".into()) };
+    let operator: Arc<dyn Operator> = Arc::new(Projections::new(c, h, w));
+
+    // The truth is a face that the prior has not seen; the laws find a wrong adjoint or norm at once.
+    let face = &bundled::FACES[0];
+    let (truth, _) = load::decode(Path::new(face.name), face.bytes, &[c, h, w], true)?;
+    let x = Tensor::from_vec(truth.clone(), (1, c, h, w), &Device::Cpu)?;
+    operators::laws::all(&operator, &x, 0)?;
+
+    let noise = Noise::chains(7, 1);
+    let z = noise.normal(Address::new(0, Purpose::Measurement, 0), operator.output_shape(), DType::F64)?;
+    let y = (operator.apply(&x)? + (z * NOISE)?)?.to_dtype(faces.dtype())?;
+    let y = Tensor::cat(&[&y; CHAINS], 0)?;
+    let likelihood = Gaussian::new(operator.clone(), y.clone(), NOISE)?;
+    let task = Task::new(faces.clone(), Arc::new(likelihood))?;
+
+    let method = Preset::Fast.settings(operator.name(), None, None)?;
+    method.check(&task)?;
+    let samples = method.sample(&task, &Noise::chains(0, CHAINS), None, &mut ())?.x;
+
+    let residual = to_f64(&(operator.apply(&samples)? - &y)?)?;
+    let chi2 = residual.iter().map(|r| (r / NOISE).powi(2)).sum::<f64>() / residual.len() as f64;
+    println!("chi2 per measured number: {chi2:.3} (1 for posterior samples)");
+    let values = to_f64(&samples)?;
+    let mean: Vec<f64> = to_f64(&samples.mean(0)?)?;
+    let mut images = vec![truth];
+    images.extend(values.chunks(c * h * w).map(<[f64]>::to_vec));
+    images.push(mean);
+    picture::write_grid(Path::new("own-operator.png"), &images, [c, h, w], (-1.0, 1.0), images.len(), 2)?;
+    println!("own-operator.png: truth, {CHAINS} samples, mean");
+    Ok(())
+}
