@@ -200,23 +200,16 @@ impl Args {
         let discrete = prior::is_discrete(&prior, Path::new(""))?;
         let kernel = self.kernel.as_deref().filter(|_| blur_kernel.is_none());
         let method = self.method(&operator, discrete, kernel)?;
-        let config = RunConfig {
-            version: None,
-            seed: self.seed.unwrap_or(0),
-            samples: self.samples,
-            batch: self.batch,
-            task: TaskConfig {
-                operator,
-                shape: self.shape.clone(),
-                noise: self.noise,
-                measurements: 1,
-                truth: self.image.as_deref().map(absolute).transpose()?,
-                measurement: self.measurement.as_deref().map(absolute).transpose()?,
-                options,
-            },
-            prior,
-            method,
+        let task = TaskConfig {
+            shape: self.shape.clone(),
+            noise: self.noise,
+            truth: self.image.as_deref().map(absolute).transpose()?,
+            measurement: self.measurement.as_deref().map(absolute).transpose()?,
+            options,
+            ..TaskConfig::new(operator)
         };
+        let (seed, samples, batch) = (self.seed.unwrap_or(0), self.samples, self.batch);
+        let config = RunConfig { seed, samples, batch, ..RunConfig::new(task, prior, method) };
         config.check()?;
         Ok(config)
     }

@@ -7,7 +7,6 @@ use daps::priors::training::Fit;
 use daps::report::number;
 use daps::tune::{Found, Metric, Search, Strategy};
 use daps::{bundled, task};
-use toml::Table;
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -79,16 +78,7 @@ impl Args {
             true => usual.iter().map(|t| t.name.to_owned()).collect(),
             false => self.tasks.iter().map(|t| t.replace('-', "_")).collect(),
         };
-        let task = |operator: String| {
-            TaskEntry::Task(ExperimentTask {
-                label: operator.clone(),
-                operator,
-                noise: task::NOISE,
-                samples: None,
-                at: None,
-                options: Table::new(),
-            })
-        };
+        let task = |operator: String| TaskEntry::Task(ExperimentTask::new(operator));
         let bundled = self.data.as_os_str() == daps::experiment::BUNDLED;
         let config = ExperimentConfig {
             name: format!("tune-{}", self.method),
@@ -114,14 +104,7 @@ impl Args {
                 images: self.images,
                 fit: if discrete { Fit::Pad } else { Fit::Crop },
             },
-            methods: vec![MethodEntry {
-                label: self.method.clone(),
-                name: self.method.clone(),
-                paper: None,
-                tuned: None,
-                at: None,
-                settings: settings(&self.set)?,
-            }],
+            methods: vec![MethodEntry::new(&self.method, settings(&self.set)?)],
             plots: vec![],
         };
         config.check()?;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use faer::linalg::solvers::Solve;
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Mat, Par, Side};
 use rand_chacha::ChaCha8Rng;
@@ -136,14 +135,6 @@ impl Full {
     pub fn log_det(&self) -> f64 {
         (0..self.lower.nrows()).map(|i| 2.0 * self.lower[(i, i)].ln()).sum()
     }
-}
-
-/// Solves the symmetric positive definite system S x = b for one right-hand side.
-pub fn solve_spd(s: &Mat<f64>, b: &[f64]) -> Result<Vec<f64>> {
-    let solved = with_faer(|| s.llt(Side::Lower).map(|llt| llt.solve(Mat::from_fn(b.len(), 1, |i, _| b[i]))));
-    let x = solved
-        .map_err(|_| Error::invalid("linear system", "a positive definite matrix", "one that is not"))?;
-    Ok((0..b.len()).map(|i| x[(i, 0)]).collect())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

@@ -32,7 +32,7 @@ pub use candle_core as candle;
 pub use anneal::{Samples, anneal};
 pub use approx::Approx;
 pub use cosines::Cosines;
-pub use covariance::{Covariance, Frequency, Full, RowCovariance, solve_spd};
+pub use covariance::{Covariance, Frequency, Full, RowCovariance};
 pub use denoiser::{
     Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
 };

@@ -147,12 +147,6 @@ impl Pixel {
         Ok(Self { model, estimate, cosines })
     }
 
-    /// The denoiser.
-    #[must_use]
-    pub fn model(&self) -> &Arc<dyn Denoiser> {
-        &self.model
-    }
-
     fn center(&self, center: &Center, x_t: &Tensor, step: &Step) -> Result<(Tensor, usize)> {
         match center {
             Center::Ode(ode) => ode.solve(&*self.model, x_t, step),

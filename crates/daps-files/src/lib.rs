@@ -5,10 +5,12 @@ mod array;
 mod error;
 mod npy;
 mod picture;
+mod place;
 mod write;
 
 pub use array::{Choice, as_pictures, beyond_pictures, ending, is_array, read_array};
 pub use error::{Error, Result};
 pub use npy::parse as parse_npy;
 pub use picture::{ENDINGS, Picture, is_picture, on_white, open, read};
+pub use place::place;
 pub use write::write;

@@ -150,7 +150,7 @@ fn a_diverged_row_stays_alone() {
             // A prior of points may have a covariance without an inverse, with or without the neighbours.
             match (solved(&x), solved(&x.narrow(0, 0, 1).unwrap())) {
                 (Ok(all), Ok(alone)) => {
-                    assert_eq!([&all[..2], &all[6..]], [&alone[..]; 2], "{name} {kind:?}")
+                    assert_eq!([&all[..2], &all[6..]], [&alone[..]; 2], "{name} {kind:?}");
                 }
                 (all, alone) => assert_eq!(all.is_err(), alone.is_err(), "{name} {kind:?}"),
             }

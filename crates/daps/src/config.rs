@@ -73,13 +73,41 @@ fn one() -> usize {
     1
 }
 
+impl TaskConfig {
+    /// An operator with its defaults; truths are drawn from the prior.
+    #[must_use]
+    pub fn new(operator: impl Into<String>) -> Self {
+        Self {
+            operator: operator.into(),
+            shape: vec![],
+            noise: default_noise(),
+            measurements: one(),
+            truth: None,
+            measurement: None,
+            options: Table::new(),
+        }
+    }
+}
+
 impl RunConfig {
+    /// A run with everything else as where nothing is said.
+    #[must_use]
+    pub fn new(task: TaskConfig, prior: Table, method: Table) -> Self {
+        Self {
+            version: None,
+            seed: 0,
+            samples: default_samples(),
+            batch: default_batch(),
+            task,
+            prior,
+            method,
+        }
+    }
+
     /// Reads a configuration from TOML text.
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|e| {
-            let place = e.span().map_or(String::new(), |s| {
-                format!("line {}: ", text[..s.start.min(text.len())].matches('\n').count() + 1)
-            });
+            let place = daps_files::place(text, e.span());
             Error::Config(format!("configuration: {place}{}", e.message().trim()))
         })?;
         config.check()?;
@@ -175,6 +203,9 @@ mod tests {
     #[test]
     fn defaults_are_filled_in_and_survive_a_round_trip() {
         let config = RunConfig::parse(SMALL).unwrap();
+        let mut task = TaskConfig::new("hdr");
+        task.shape = vec![4];
+        assert_eq!(RunConfig::new(task, config.prior.clone(), Table::new()), config);
         assert_eq!((config.samples, config.task.noise), (16, 0.05));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
         assert_eq!(config.method(false).unwrap().0, "daps");

@@ -13,7 +13,7 @@ use crate::canvas::{self, Canvas, LETTER};
 use crate::measure::Truths;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
-use crate::task::{self, NOISE, TaskInfo};
+use crate::task::{self, TaskInfo};
 use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, load, prior};
 
 /// A table to demonstrate.
@@ -108,23 +108,9 @@ impl Demo {
     }
 
     fn config(&self, task: &TaskInfo, prior: Table, truth: PathBuf) -> RunConfig {
-        RunConfig {
-            version: None,
-            seed: self.seed,
-            samples: self.samples,
-            batch: BATCH,
-            task: TaskConfig {
-                operator: task.name.into(),
-                shape: vec![],
-                noise: NOISE,
-                measurements: 1,
-                truth: Some(truth),
-                measurement: None,
-                options: Table::new(),
-            },
-            prior,
-            method: self.method.clone(),
-        }
+        let task = TaskConfig { truth: Some(truth), ..TaskConfig::new(task.name) };
+        let config = RunConfig::new(task, prior, self.method.clone());
+        RunConfig { seed: self.seed, samples: self.samples, batch: BATCH, ..config }
     }
 
     /// Rows are tasks; columns are truth, measurement, samples, mean and standard deviation.

@@ -6,6 +6,7 @@ pub mod canvas;
 mod choose;
 mod config;
 pub mod demo;
+mod directory;
 mod error;
 pub mod experiment;
 pub mod files;

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::directory::{self, Entry};
 use crate::picture::{Snapshot, is_image};
 use crate::run::{Directory, Run};
 use crate::summary::{Outcome, Summary, quality};
@@ -52,7 +53,7 @@ pub(crate) struct Record<'a> {
     /// By measurement and level.
     snapshots: BTreeMap<(u64, usize), Snapshot>,
     last: Instant,
-    _lock: files::Lock,
+    _lock: directory::Lock,
 }
 
 impl<'a> Record<'a> {
@@ -60,11 +61,7 @@ impl<'a> Record<'a> {
     pub fn open(run: &'a Run, directory: &'a Directory) -> Result<Self> {
         let config = run.config.to_toml()?;
         let path = &directory.path;
-        match directory.resume {
-            true => files::resume_directory(path)?,
-            false => files::make_directory(path, false)?,
-        }
-        let lock = files::lock(path)?;
+        let lock = directory::enter(path, if directory.resume { Entry::Resume } else { Entry::New })?;
         let mut record = Self {
             run,
             directory,

@@ -385,7 +385,7 @@ mod tests {
         let (dir, run) = given(|_| 0.3, 4);
         let path = dir.path().join("out");
         std::fs::create_dir(&path).unwrap();
-        let held = files::lock(&path).unwrap();
+        let held = crate::directory::enter(&path, crate::directory::Entry::Any).unwrap();
         let go = |resume: bool| {
             let directory = Directory { path: path.clone(), resume, checkpoint_every: Duration::MAX };
             run.execute(&directory, &mut ())

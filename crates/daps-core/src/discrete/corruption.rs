@@ -44,12 +44,6 @@ impl Corruption {
         self.symbols
     }
 
-    /// What a token turns into.
-    #[must_use]
-    pub fn rate(&self) -> Rate {
-        self.rate
-    }
-
     /// The number of states of a corrupted token: one more with a mask.
     #[must_use]
     pub fn states(&self) -> usize {

@@ -230,8 +230,7 @@ impl TrainConfig {
     /// From TOML, checked.
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);
-            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            let place = daps_files::place(text, e.span());
             Error::config("training", format!("{place}{}", e.message()))
         })?;
         config.check()?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use daps_priors::training::Fit;
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use toml::Table;
 
 use crate::{Error, Result, files, prior, task};
 
@@ -227,6 +227,25 @@ fn default_method() -> String {
     task::default_method(false).into()
 }
 
+impl ExperimentTask {
+    /// A task by its operator's name, with its defaults.
+    #[must_use]
+    pub fn new(operator: impl Into<String>) -> Self {
+        let operator = operator.into();
+        let (label, noise) = (operator.clone(), default_noise());
+        Self { label, operator, noise, samples: None, at: None, options: Table::new() }
+    }
+}
+
+impl MethodEntry {
+    /// A method by its name, with some settings.
+    #[must_use]
+    pub fn new(name: impl Into<String>, settings: Table) -> Self {
+        let name = name.into();
+        Self { label: name.clone(), name, paper: None, tuned: None, at: None, settings }
+    }
+}
+
 impl ExperimentConfig {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self> {
@@ -236,15 +255,12 @@ impl ExperimentConfig {
     /// From TOML, checked, every label filled in.
     pub fn parse(text: &str) -> Result<Self> {
         let mut config: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map(|s| text[..s.start.min(text.len())].matches('\n').count() + 1);
-            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            let place = daps_files::place(text, e.span());
             Error::Config(format!("{place}{}", e.message().trim()))
         })?;
         for entry in &mut config.tasks {
             if let TaskEntry::Name(name) = entry {
-                let table = Table::from_iter([("operator".to_owned(), Value::from(name.as_str()))]);
-                let task = table.try_into().map_err(|e| Error::Config(format!("tasks: {e}")))?;
-                *entry = TaskEntry::Task(task);
+                *entry = TaskEntry::Task(ExperimentTask::new(name.as_str()));
             }
             if let TaskEntry::Task(task) = entry
                 && task.label.is_empty()

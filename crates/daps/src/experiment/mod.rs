@@ -239,22 +239,13 @@ impl Experiment {
         let task = pair.task;
         let mut options = task.options.clone();
         settle(&mut options, &self.base)?;
+        let (shape, noise) = (self.model.model.shape().to_vec(), task.noise);
+        let measured = TaskConfig { shape, noise, options, ..TaskConfig::new(&task.operator) };
         let config = RunConfig {
-            version: None,
             seed,
             samples: task.samples.unwrap_or(self.config.samples),
             batch: self.config.batch,
-            task: TaskConfig {
-                operator: task.operator.clone(),
-                shape: self.model.model.shape().to_vec(),
-                noise: task.noise,
-                measurements: 1,
-                truth: None,
-                measurement: None,
-                options,
-            },
-            prior: self.prior.clone(),
-            method: pair.settings.clone(),
+            ..RunConfig::new(measured, self.prior.clone(), pair.settings.clone())
         };
         let truths = self.images.truths.select(images)?;
         Run::with(config, &self.base, self.model.clone(), Some(&truths))

@@ -6,7 +6,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::cell::Cell;
-use crate::{Error, Result, files};
+use crate::directory::{self, Entry};
+use crate::{Error, Result};
 
 /// The file of the cells, a line each.
 pub(super) const CELLS: &str = "cells.jsonl";
@@ -41,14 +42,13 @@ pub(crate) struct Store {
     path: PathBuf,
     file: File,
     cells: Cells,
-    _lock: files::Lock,
+    _lock: directory::Lock,
 }
 
 impl Store {
     /// Opens the cells of a directory, alone: a second process is refused. A line that a kill cut off is dropped.
     pub fn open(directory: &Path) -> Result<Self> {
-        files::make_directory(directory, true)?;
-        let lock = files::lock(directory)?;
+        let lock = directory::enter(directory, Entry::Any)?;
         let path = directory.join(CELLS);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(Error::file(&path, "cannot open"))?;

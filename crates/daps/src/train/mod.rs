@@ -17,6 +17,7 @@ use daps_priors::training::{
 };
 use serde::Serialize;
 
+use crate::directory::{self, Entry};
 use crate::plot::{self, Line};
 use crate::progress::Progress;
 use crate::{Error, Result, files, picture};
@@ -47,7 +48,7 @@ pub struct Progressed {
 pub struct Training {
     trainer: Trainer,
     directory: PathBuf,
-    _lock: files::Lock,
+    _lock: directory::Lock,
 }
 
 impl Training {
@@ -71,13 +72,10 @@ impl Training {
         }
         let data = config.read_data(base)?;
         let mut trainer = Trainer::new(config, data)?;
-        if !checkpoint.exists() {
-            if let Some(start) = trainer.config().start.clone() {
-                trainer.start(&start)?;
-            }
-            files::make_directory(directory, resume)?;
+        if let Some(start) = trainer.config().start.clone().filter(|_| !checkpoint.exists()) {
+            trainer.start(&start)?;
         }
-        let lock = files::lock(directory)?;
+        let lock = directory::enter(directory, if resume { Entry::Any } else { Entry::New })?;
         if checkpoint.exists() {
             trainer.resume(&checkpoint)?;
         }
