@@ -130,10 +130,6 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         tell("stopped; the same command goes on");
         return Ok(Outcome::Stopped);
     };
-    if found.iter().all(|f| f.refusal.is_some()) {
-        let refusal = found.iter().find_map(|f| f.refusal.as_deref()).unwrap_or("there is no task");
-        anyhow::bail!("nothing to tune: {refusal}");
-    }
     if args.json {
         say(&serde_json::to_string(&found)?);
         return Ok(Outcome::Done);

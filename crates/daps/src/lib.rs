@@ -28,6 +28,7 @@ pub mod task;
 mod tokens;
 pub mod train;
 pub mod tune;
+mod tuned;
 pub mod validate;
 
 pub use config::{RunConfig, TaskConfig};

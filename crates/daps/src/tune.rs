@@ -13,8 +13,11 @@ use daps_methods::Parameter;
 use daps_methods::registry;
 use serde::Serialize;
 
-use crate::experiment::{Block, Cell, Experiment, ExperimentConfig, MethodEntry, Pair, Store, Tuned};
+use crate::experiment::{
+    Block, Cell, Experiment, ExperimentConfig, ExperimentTask, MethodEntry, Pair, Store,
+};
 use crate::progress::Progress;
+use crate::tuned::Tuned;
 use crate::{Error, Result, files};
 
 /// How trials are given images.
@@ -128,35 +131,15 @@ fn label(trial: usize) -> String {
 const HEAD: &str = "task,trial,parameters,images,metric,score";
 
 /// "std=0.3 lambda=2", in the table of trials.
-fn joined<'a>(values: impl Iterator<Item = (&'a str, String)>) -> String {
+fn joined<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> String {
     values.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
 /// The table of trials with those that earlier searches in the directory made of other tasks.
 fn kept_trials(before: &str, searched: &[&str]) -> String {
-    let head = before.lines().next().unwrap_or_default();
     let is_other = |line: &&str| searched.iter().all(|task| line.split(',').next() != Some(*task));
-    let kept = before.lines().skip(1).filter(is_other).map(|line| converted(head, line));
-    std::iter::once(HEAD.to_owned()).chain(kept).fold(String::new(), |text, line| text + &line + "\n")
-}
-
-/// A line under the head of its table: older versions had a column for every parameter, and did not say by what a score was.
-fn converted(head: &str, line: &str) -> String {
-    let (names, fields): (Vec<&str>, Vec<&str>) = (head.split(',').collect(), line.split(',').collect());
-    match (&names[..], &fields[..]) {
-        (["task", "trial", names @ .., "images", "score"], [task, trial, values @ .., images, score])
-            if names.len() == values.len() =>
-        {
-            let parameters = joined(names.iter().copied().zip(values.iter().map(ToString::to_string)));
-            format!("{task},{trial},{parameters},{images},,{score}")
-        }
-        _ => line.to_owned(),
-    }
-}
-
-/// What the first line of a file of settings says of how they were found, where an older version wrote it for all tasks at once.
-fn older_head(text: &str) -> Option<&str> {
-    text.lines().next()?.split_once(" by task: ")?.1.strip_suffix(", found by daps tune.")
+    let kept = before.lines().skip(1).filter(is_other);
+    std::iter::once(HEAD).chain(kept).fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// Trials still in the race, best first, with their scores.
@@ -179,13 +162,8 @@ impl Search {
         let is_free =
             |p: &&Parameter| self.fixed.iter().all(|f| p.name.split('.').next() != Some(f.as_str()));
         let parameters: Vec<Parameter> = entry.parameters.iter().filter(is_free).copied().collect();
-        let drawn = self.drawn(&parameters)?;
-        let trial = |(t, values): (usize, &Vec<f64>)| {
-            let mut one = MethodEntry { label: label(t), ..method.clone() };
-            parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
-            one
-        };
-        let methods: Vec<MethodEntry> = drawn.iter().enumerate().map(trial).collect();
+        let trials = Trials { values: self.drawn(&parameters)?, parameters };
+        let methods = trials.methods(&method);
         let config = ExperimentConfig { methods, baseline: None, plots: vec![], pictures: 0, ..config };
         let experiment = Experiment::open(config, base)?;
         if self.metric == Metric::Lpips && !experiment.has_lpips() {
@@ -193,54 +171,37 @@ impl Search {
             return Err(Error::Config(format!("tune: {what}")));
         }
         let pairs = experiment.pairs()?;
+        if let Some(refusal) =
+            pairs.first().and_then(Pair::refused).filter(|_| pairs.iter().all(|p| p.refusal.is_some()))
+        {
+            return Err(Error::Config(format!("nothing to tune: {refusal}")));
+        }
         let blocks = experiment.blocks(&pairs)?;
-        let mut store = Store::open(directory)?;
-        let mut found = Vec::new();
-        let names: Vec<&str> = parameters.iter().map(|p| p.name).collect();
         let searched: Vec<&str> = experiment.config().tasks().map(|t| t.label.as_str()).collect();
+        let store = Store::open(directory)?;
         let table = directory.join("trials.csv");
         let before = if table.exists() { files::read_text(&table)? } else { String::new() };
-        let mut log = kept_trials(&before, &searched);
+        let log = kept_trials(&before, &searched);
+        let mut races = Races {
+            search: self,
+            experiment: &experiment,
+            blocks: &blocks,
+            trials: &trials,
+            directory,
+            store,
+            log,
+        };
+        let mut found = Vec::new();
         for task in experiment.config().tasks() {
             let refusal = pairs.iter().find(|p| p.task.label == task.label).and_then(Pair::refused);
             if refusal.is_some() {
                 found.push(Found { task: task.label.clone(), refusal, ..Found::default() });
                 continue;
             }
-            let own: Vec<&Block> = blocks.iter().filter(|b| b.pair.task.label == task.label).collect();
-            let mut race: Race = (0..drawn.len()).map(|t| (t, None)).collect();
-            for images in self.rungs(experiment.images(), drawn.len()) {
-                let running: Vec<(&Block, usize)> = own
-                    .iter()
-                    .filter(|b| race.iter().any(|(t, _)| b.pair.method.label == label(*t)))
-                    .map(|b| (*b, images))
-                    .collect();
-                if !experiment.fill(&running, &mut store, directory, progress)? {
-                    return Ok(None);
-                }
-                race = self.ranked(&race, &running, &store, images);
-                for (t, score) in &race {
-                    let values = joined(names.iter().copied().zip(drawn[*t].iter().map(f64::to_string)));
-                    let score = score.map(|s| self.metric.shown(s).to_string()).unwrap_or_default();
-                    let metric = self.metric.name();
-                    let _ = writeln!(log, "{},{t},{values},{images},{metric},{score}", task.label);
-                }
-                if images < experiment.images() {
-                    race.truncate(race.len().div_ceil(2));
-                }
-            }
-            let (best, score) = race[0];
-            let default = race.iter().find(|(t, _)| *t == 0).and_then(|(_, s)| *s);
-            found.push(Found {
-                task: task.label.clone(),
-                refusal: None,
-                trial: best,
-                parameters: names.iter().map(|n| (*n).to_owned()).zip(drawn[best].iter().copied()).collect(),
-                score: score.map(|s| self.metric.shown(s)),
-                default_score: default.map(|s| self.metric.shown(s)),
-            });
+            let Some(one) = races.task(task, progress)? else { return Ok(None) };
+            found.push(one);
         }
-        files::write(&table, log.as_bytes())?;
+        files::write(&table, races.log.as_bytes())?;
         self.write(&experiment, &method.name, &found, directory)?;
         Ok(Some(found))
     }
@@ -285,7 +246,7 @@ impl Search {
     fn write(&self, experiment: &Experiment, name: &str, found: &[Found], directory: &Path) -> Result<()> {
         let (config, path) = (experiment.config(), directory.join(format!("{name}.toml")));
         let mut tuned = match path.exists() {
-            true => earlier(&path)?,
+            true => Tuned::read(&path)?,
             false => Tuned { name: name.to_owned(), found: BTreeMap::new(), tasks: BTreeMap::new() },
         };
         let (trials, metric, images) = (config.methods.len(), self.metric.name(), experiment.images());
@@ -295,20 +256,78 @@ impl Search {
             let how = format!("the best of {trials} trials by {metric} on {images} images");
             tuned.found.insert(task.operator.clone(), how);
         }
-        let text = toml::to_string(&tuned).map_err(|e| Error::content(directory, e))?;
-        files::write(&path, format!("# Settings of {name} by task, found by daps tune.\n{text}").as_bytes())
+        tuned.write(&path)
     }
 }
 
-/// The settings of earlier searches, each with how it was found, as far as the file says it.
-fn earlier(path: &Path) -> Result<Tuned> {
-    let mut tuned = Tuned::read(path)?;
-    if let Some(how) = older_head(&files::read_text(path)?) {
-        for task in tuned.tasks.keys() {
-            tuned.found.entry(task.clone()).or_insert_with(|| how.to_owned());
-        }
+/// The parameters of every trial.
+struct Trials {
+    parameters: Vec<Parameter>,
+    values: Vec<Vec<f64>>,
+}
+
+impl Trials {
+    /// Each as a method of an experiment.
+    fn methods(&self, of: &MethodEntry) -> Vec<MethodEntry> {
+        let one = |(t, values): (usize, &Vec<f64>)| {
+            let mut one = MethodEntry { label: label(t), ..of.clone() };
+            self.parameters.iter().zip(values).for_each(|(p, v)| p.set(&mut one.settings, *v));
+            one
+        };
+        self.values.iter().enumerate().map(one).collect()
     }
-    Ok(tuned)
+
+    /// The parameters of one, by name.
+    fn of(&self, trial: usize) -> impl Iterator<Item = (&'static str, f64)> {
+        self.parameters.iter().map(|p| p.name).zip(self.values[trial].iter().copied())
+    }
+}
+
+/// The trials of a search, task by task.
+struct Races<'a> {
+    search: &'a Search,
+    experiment: &'a Experiment,
+    blocks: &'a [Block<'a>],
+    trials: &'a Trials,
+    directory: &'a Path,
+    store: Store,
+    /// The table of trials.
+    log: String,
+}
+
+impl Races<'_> {
+    /// The best trial on a task; nothing if it was asked to stop.
+    fn task(&mut self, task: &ExperimentTask, progress: &mut dyn Progress) -> Result<Option<Found>> {
+        let (metric, trials) = (self.search.metric, self.trials.values.len());
+        let own: Vec<&Block> = self.blocks.iter().filter(|b| b.pair.task.label == task.label).collect();
+        let mut race: Race = (0..trials).map(|t| (t, None)).collect();
+        for images in self.search.rungs(self.experiment.images(), trials) {
+            let is_running = |b: &&&Block| race.iter().any(|(t, _)| b.pair.method.label == label(*t));
+            let running: Vec<(&Block, usize)> = own.iter().filter(is_running).map(|b| (*b, images)).collect();
+            if !self.experiment.fill(&running, &mut self.store, self.directory, progress)? {
+                return Ok(None);
+            }
+            race = self.search.ranked(&race, &running, &self.store, images);
+            for (t, score) in &race {
+                let values = joined(self.trials.of(*t));
+                let score = score.map(|s| metric.shown(s).to_string()).unwrap_or_default();
+                let _ = writeln!(self.log, "{},{t},{values},{images},{},{score}", task.label, metric.name());
+            }
+            if images < self.experiment.images() {
+                race.truncate(race.len().div_ceil(2));
+            }
+        }
+        let (best, score) = race[0];
+        let default = race.iter().find(|(t, _)| *t == 0).and_then(|(_, s)| *s);
+        Ok(Some(Found {
+            task: task.label.clone(),
+            refusal: None,
+            trial: best,
+            parameters: self.trials.of(best).map(|(name, value)| (name.to_owned(), value)).collect(),
+            score: score.map(|s| metric.shown(s)),
+            default_score: default.map(|s| metric.shown(s)),
+        }))
+    }
 }
 
 #[cfg(test)]
@@ -358,27 +377,5 @@ mod tests {
         let first = kept_trials("", &[]) + "hdr,0,std=0.3 lambda=2,4,PSNR,20.5\nblur,0,,4,SSIM,0.7\n";
         assert_eq!(kept_trials(&first, &[]), first);
         assert_eq!(kept_trials(&first, &["hdr"]), format!("{HEAD}\nblur,0,,4,SSIM,0.7\n"));
-        // Tables of older versions, with parameters and without.
-        let old = "task,trial,std,lambda,images,score\nhdr,1,0.3,2,4,20.5\nblur,0,0.5,1,4,\n";
-        assert_eq!(kept_trials(old, &["blur"]), format!("{HEAD}\nhdr,1,std=0.3 lambda=2,4,,20.5\n"));
-        assert_eq!(
-            kept_trials("task,trial,images,score\nhdr,0,4,20.5\n", &[]),
-            format!("{HEAD}\nhdr,0,,4,,20.5\n")
-        );
-    }
-
-    #[test]
-    fn settings_of_older_versions_say_how_they_were_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("wiener.toml");
-        let head =
-            "# Settings of wiener by task: the best of 8 trials by PSNR on 4 images, found by daps tune.";
-        std::fs::write(&path, format!("{head}\nname = \"wiener\"\n\n[tasks.hdr]\nstd = 0.3\n")).unwrap();
-        let tuned = earlier(&path).unwrap();
-        assert_eq!(tuned.found["hdr"], "the best of 8 trials by PSNR on 4 images");
-        // As they are written now.
-        std::fs::write(&path, toml::to_string(&tuned).unwrap()).unwrap();
-        let again = earlier(&path).unwrap();
-        assert_eq!((again.found, again.tasks), (tuned.found, tuned.tasks));
     }
 }

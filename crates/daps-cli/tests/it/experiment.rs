@@ -402,6 +402,13 @@ fn a_search_goes_on_and_its_settings_are_used() {
     ] {
         assert!(trials.contains(part), "{part} in {trials}");
     }
+    // Where nothing fits there is nothing to write.
+    let nothing =
+        ["tune", "wiener", "--task", "hdr", "--prior", &prior, "--shape", "1,16,16", "--data", &data];
+    let output = daps(&[&nothing[..], &["--out", &scene.text("nothing")]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("nothing to tune: wiener needs"), "{}", text(&output.stderr));
+    assert!(!scene.path("nothing").exists());
     let table = TABLE.replace("name = \"wiener\"", "name = \"wiener\"\ntuned = \"tuned/wiener.toml\"");
     fs::write(scene.path("table.toml"), table).unwrap();
     assert!(!scene.run("out").1.contains("wiener is not tuned"));

@@ -21,7 +21,6 @@ mod statistics;
 mod store;
 mod write;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
@@ -41,6 +40,7 @@ pub(crate) use store::Store;
 use crate::config::settle;
 use crate::inputs::by_content;
 use crate::prior::Model;
+pub use crate::tuned::Tuned;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
@@ -63,36 +63,6 @@ pub struct Experiment {
     tuned: Vec<Option<Tuned>>,
     base: PathBuf,
     notes: Vec<String>,
-}
-
-/// Settings by task, as `daps tune` writes them.
-#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tuned {
-    /// The method.
-    pub name: String,
-    /// How they were found, for people, by the task's operator; older files do not say it task by task.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub found: BTreeMap<String, String>,
-    /// Its settings by the task's operator.
-    pub tasks: BTreeMap<String, Table>,
-}
-
-impl Tuned {
-    /// Reads a file.
-    pub fn read(path: &Path) -> Result<Self> {
-        toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))
-    }
-
-    /// The `[method]` table of a run on an operator.
-    pub fn method(&self, operator: &str) -> Result<Table> {
-        let known = self.tasks.keys();
-        let settings = self.tasks.get(operator);
-        let mut table =
-            settings.ok_or_else(|| daps_core::Error::unknown("tuned task", operator, known))?.clone();
-        table.insert("name".into(), Value::from(self.name.as_str()));
-        Ok(table)
-    }
 }
 
 /// A method on a task.
