@@ -6,6 +6,7 @@ mod motion;
 mod norm;
 mod padded;
 mod sparse;
+pub(crate) mod tasks;
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! A dense matrix as an operator, with its singular value decomposition: for small problems, and as the judge of fast paths.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -7,9 +8,14 @@ use daps_core::real::{Real, map_rows};
 use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_faer, with_real};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
+use serde::{Deserialize, Serialize};
 
+use crate::example::{Example, ROWS, normal, with_input};
+use crate::files::{read, with_rank};
 use crate::kronecker::Svd;
 use crate::num::{Num, Values};
+use crate::params::{Params, required};
+use crate::registry::FileParameter;
 use crate::rows::{PerRow, check_batch, finite_values, linear_is_differentiable};
 
 /// y = A x for one matrix, or one per row, applied to the flattened input.
@@ -166,4 +172,27 @@ impl Spectral for Dense {
     fn u(&self, c: &Tensor) -> Result<Tensor> {
         self.product(c, &self.modes, &self.output, U)
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DenseParams {
+    /// A `.npy` or `.safetensors` matrix `[outputs, inputs]` or `[rows, outputs, inputs]`.
+    matrix: PathBuf,
+}
+
+impl Params for DenseParams {
+    const FILES: &'static [FileParameter] =
+        &[required("matrix", "an array [outputs, inputs], inputs in the order of the flattened sample")];
+
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        let matrix = with_rank(&read(&self.matrix, "matrix")?, 3)?;
+        Ok(Arc::new(Dense::new(shape, &matrix)?))
+    }
+}
+
+/// A wide or tall matrix per row.
+pub(crate) fn example([_, h, w]: [usize; 3], seed: u64) -> Result<Example> {
+    let matrix = normal(seed + 1, ROWS, &[h, w])?;
+    with_input(Arc::new(Dense::new(&[w], &matrix)?), seed)
 }

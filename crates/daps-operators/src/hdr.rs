@@ -6,6 +6,10 @@ use candle_core::Tensor;
 use daps_core::real::{BLOCK, Real, map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Operator, Piece, Pixelwise, Result, with_real};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use crate::example::{Example, registered};
+use crate::params::Params;
 
 /// Scales and clips every value; any shape.
 #[derive(Debug)]
@@ -101,6 +105,29 @@ impl Pixelwise for Hdr {
     fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct HdrParams {
+    /// Exposure.
+    scale: f64,
+}
+
+impl Default for HdrParams {
+    fn default() -> Self {
+        Self { scale: 2.0 }
+    }
+}
+
+impl Params for HdrParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(Hdr::new(shape, self.scale)?))
+    }
+}
+
+pub(crate) fn example(size: [usize; 3], seed: u64) -> Result<Example> {
+    registered("hdr", "", &size, seed)
 }
 
 #[cfg(test)]

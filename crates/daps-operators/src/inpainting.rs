@@ -1,6 +1,8 @@
 //! Inpainting: some pixels are seen, the others are not. The measurement has the image's shape; where nothing is seen it
 //! carries no information (0). Images may hold numbers or tokens.
 
+pub(crate) mod tasks;
+
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};

@@ -2,6 +2,7 @@
 
 pub mod blur;
 mod dense;
+mod example;
 mod fft;
 mod files;
 mod hdr;
@@ -12,6 +13,7 @@ pub mod mri;
 mod nonlinear_blur;
 mod num;
 mod pairs;
+mod params;
 mod phase_retrieval;
 pub mod registry;
 mod rows;
@@ -21,12 +23,13 @@ mod toy2d;
 
 pub use blur::{Blur, Border, Kernel, Strategy, gaussian_kernel, motion_kernel};
 pub use dense::Dense;
+pub use example::Example;
 pub use hdr::Hdr;
 pub use inpainting::{Inpainting, box_mask, random_mask};
 pub use mri::Mri;
 pub use nonlinear_blur::NonlinearBlur;
 pub use pairs::{Gate, Pairs, overlapping_pairs, random_pairs};
 pub use phase_retrieval::PhaseRetrieval;
-pub use registry::{Entry, Example, FileParameter, build, entry};
+pub use registry::{Entry, FileParameter, build, entry};
 pub use super_resolution::SuperResolution;
 pub use toy2d::Toy2d;

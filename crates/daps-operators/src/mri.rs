@@ -1,6 +1,7 @@
 //! Multi-coil Cartesian magnetic resonance imaging: y_c = P F (S_c x), with complex values as two channels.
 
 mod instance;
+pub(crate) mod task;
 
 use std::sync::{Arc, OnceLock};
 

@@ -9,14 +9,20 @@
 //! This is a model of our own for the paper's nonlinear deblurring, whose operator is a trained network (KernelWizard) that
 //! has to be downloaded; the two share the task (undo a motion blur under an unknown-looking, smooth nonlinearity), not numbers.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::{BLOCK, Real, map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Linear, Operator, Result, with_real};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
-use crate::blur::{Blur, Border, Kernel};
+use crate::blur::tasks::{KERNEL_FILE, kernels};
+use crate::blur::{Blur, Border, Kernel, motion_kernel};
+use crate::example::{Example, registered};
+use crate::params::{Params, beside, kernel_size, optional};
+use crate::registry::FileParameter;
 
 /// A blur between a tone curve and its inverse, on `[channels, height, width]` images.
 #[derive(Debug)]
@@ -145,6 +151,68 @@ impl Differentiable for NonlinearBlur {
     fn bound_is_loose(&self) -> bool {
         true
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct NonlinearParams {
+    /// Side of the kernel; 61 at a side of 256, in proportion.
+    size: Option<usize>,
+    /// Of the shake, from 0 (a straight line) to 1 (a wild one).
+    intensity: Option<f64>,
+    /// Of the tone curve, from 0 (a linear blur) to 0.95: its slope lies between one minus and one plus this.
+    contrast: f64,
+    /// How fast the curve's slope changes around the middle grey.
+    knee: f64,
+    /// `reflect` or `circular`.
+    border: Border,
+    /// The kernel of a file instead of a random shake.
+    kernel: Option<PathBuf>,
+}
+
+impl Default for NonlinearParams {
+    fn default() -> Self {
+        Self { size: None, intensity: None, contrast: 0.8, knee: 2.0, border: Border::Reflect, kernel: None }
+    }
+}
+
+impl Params for NonlinearParams {
+    const FILES: &'static [FileParameter] = &[optional("kernel", KERNEL_FILE)];
+
+    fn complete(self, shape: &[usize]) -> Self {
+        if self.kernel.is_some() {
+            return self;
+        }
+        let (size, intensity) = (self.size.or(Some(kernel_size(shape))), self.intensity.or(Some(0.5)));
+        Self { size, intensity, ..self }
+    }
+
+    fn drawn(&self) -> Option<&'static str> {
+        self.kernel.is_none().then_some("its kernel")
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let kernel = match &self.kernel {
+            None => motion_kernel(self.size.unwrap_or(0), self.intensity.unwrap_or(0.0), seed, 0)?,
+            Some(file) => {
+                beside(
+                    name,
+                    "kernel",
+                    &[("size", self.size.is_some()), ("intensity", self.intensity.is_some())],
+                )?;
+                let mut kernels = kernels(file, false)?;
+                match (kernels.pop(), kernels.is_empty()) {
+                    (Some(kernel), true) => kernel,
+                    _ => return Err(Error::invalid("kernel of nonlinear_blur", "one kernel", "several")),
+                }
+            }
+        };
+        Ok(Arc::new(NonlinearBlur::new(shape, kernel, self.border, self.contrast, self.knee)?))
+    }
+}
+
+pub(crate) fn example([c, h, w]: [usize; 3], seed: u64) -> Result<Example> {
+    registered("nonlinear_blur", "size = 7", &[c, h.max(5), w.max(5)], seed)
 }
 
 #[cfg(test)]

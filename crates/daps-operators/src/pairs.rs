@@ -6,7 +6,10 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor, WithDType};
 use daps_core::real::{batched, check_rows, with_slice};
 use daps_core::{Error, Local, Operator, Result};
+use serde::{Deserialize, Serialize};
 
+use crate::example::{Example, registered};
+use crate::params::Params;
 use crate::rows::{below, choose_distinct, instance_stream};
 
 /// Random pairs for each pixel, at most: far more than tell anything new, and no more memory than a few images take.
@@ -171,6 +174,62 @@ impl Local for Pairs {
         let [i, j] = self.pairs[output].map(|i| x[i as usize] == 1);
         self.gate.of(i, j).into()
     }
+}
+
+/// A number of random pairs, or pairs of positions in the flattened image.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum PairsOf {
+    Count(usize),
+    List(Vec<[usize; 2]>),
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PairParams {
+    /// How many pairs to draw, or which there are; half as many as pixels.
+    pairs: Option<PairsOf>,
+    /// Whether each pair is drawn without regard to the others, so that a pixel may be in several or in none; otherwise each is
+    /// in as few as possible.
+    overlapping: Option<bool>,
+}
+
+impl Params for PairParams {
+    fn complete(self, shape: &[usize]) -> Self {
+        let half = PairsOf::Count(shape.iter().product::<usize>() / 2);
+        Self { pairs: self.pairs.or(Some(half)), overlapping: self.overlapping.or(Some(false)) }
+    }
+
+    fn drawn(&self) -> Option<&'static str> {
+        (!matches!(self.pairs, Some(PairsOf::List(_)))).then_some("its pairs")
+    }
+
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
+        let pairs = match self.pairs {
+            Some(PairsOf::List(pairs)) => pairs,
+            Some(PairsOf::Count(count)) => {
+                let draw = if self.overlapping == Some(true) { overlapping_pairs } else { random_pairs };
+                draw(shape.iter().product(), count, seed)?
+            }
+            None => vec![],
+        };
+        let gate = if name == "and" { Gate::And } else { Gate::Xor };
+        Ok(Arc::new(Pairs::new(gate, shape, &pairs)?))
+    }
+}
+
+pub(crate) fn xor_example(size: [usize; 3], seed: u64) -> Result<Example> {
+    example("xor", size, seed)
+}
+
+pub(crate) fn and_example(size: [usize; 3], seed: u64) -> Result<Example> {
+    example("and", size, seed)
+}
+
+fn example(name: &str, size: [usize; 3], seed: u64) -> Result<Example> {
+    let example = registered(name, "", &size.map(|n| n.max(2)), seed)?;
+    let x = example.x.ge(0.0)?.to_dtype(DType::F64)?;
+    Ok(Example { x, ..example })
 }
 
 #[cfg(test)]

@@ -7,9 +7,12 @@ use daps_core::real::{Real, batched, check_rows, map_rows, with_slice, zip_rows}
 use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, with_real};
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
+use serde::{Deserialize, Serialize};
 
+use crate::example::{Example, registered};
 use crate::fft::Plans;
 use crate::num::Num;
+use crate::params::Params;
 use crate::rows::image_shape;
 
 /// Centred orthonormal Fourier magnitudes of padded `[channels, height, width]` images.
@@ -251,6 +254,30 @@ impl Differentiable for PhaseRetrieval {
     fn lipschitz_squared(&self) -> Vec<f64> {
         vec![0.25]
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct PhaseParams {
+    /// Eighths of the side that are padded on each side.
+    oversample: f64,
+}
+
+impl Default for PhaseParams {
+    fn default() -> Self {
+        Self { oversample: 2.0 }
+    }
+}
+
+impl Params for PhaseParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(PhaseRetrieval::new(shape, self.oversample)?))
+    }
+}
+
+pub(crate) fn example(size: [usize; 3], seed: u64) -> Result<Example> {
+    let params = format!("oversample = {}.0", seed % 5);
+    registered("phase_retrieval", &params, &size, seed)
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
 use daps_core::{Error, Operator, Result};
 use toml::Table;
 
-use crate::registry::params::{self as p, Params};
-
-mod examples;
-pub(crate) mod params;
+use crate::example::Example;
+use crate::params::Params;
+use crate::{
+    blur, dense, hdr, inpainting, mri, nonlinear_blur, pairs, phase_retrieval, super_resolution, toy2d,
+};
 
 /// Builds an operator from its parameters, the shape of one image, and a seed for random masks and kernels.
 pub type Build = fn(params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>>;
@@ -46,14 +46,6 @@ pub struct FileParameter {
     pub required: bool,
 }
 
-/// An operator with inputs that it accepts, for tests.
-pub struct Example {
-    /// The operator.
-    pub operator: Arc<dyn Operator>,
-    /// Inputs in f64; as many rows as the operator has parameters for, or a few.
-    pub x: Tensor,
-}
-
 macro_rules! entry {
     ($name:literal, $params:ty, $example:path, $summary:literal) => {
         Entry {
@@ -73,44 +65,74 @@ macro_rules! entry {
 pub static OPERATORS: &[Entry] = &[
     entry!(
         "super_resolution",
-        p::SuperResolutionParams,
-        examples::super_resolution,
+        super_resolution::SuperResolutionParams,
+        super_resolution::example,
         "antialiased bicubic downsampling by an integer factor"
     ),
-    entry!("inpaint_box", p::BoxParams, examples::inpaint_box, "a square at a random place is hidden"),
+    entry!(
+        "inpaint_box",
+        inpainting::tasks::BoxParams,
+        inpainting::tasks::box_example,
+        "a square at a random place is hidden"
+    ),
     entry!(
         "inpaint_random",
-        p::RandomParams,
-        examples::inpaint_random,
+        inpainting::tasks::RandomParams,
+        inpainting::tasks::random_example,
         "a fraction of the pixels is hidden at random"
     ),
-    entry!("inpaint", p::MaskParams, examples::inpaint, "the pixels outside a given mask are hidden"),
-    entry!("gaussian_blur", p::GaussianParams, examples::gaussian_blur, "blur by a Gaussian kernel"),
-    entry!("motion_blur", p::MotionParams, examples::motion_blur, "blur by a random camera shake"),
-    entry!("blur", p::BlurParams, examples::blur, "blur by a given kernel"),
+    entry!(
+        "inpaint",
+        inpainting::tasks::MaskParams,
+        inpainting::tasks::example,
+        "the pixels outside a given mask are hidden"
+    ),
+    entry!(
+        "gaussian_blur",
+        blur::tasks::GaussianParams,
+        blur::tasks::gaussian_example,
+        "blur by a Gaussian kernel"
+    ),
+    entry!(
+        "motion_blur",
+        blur::tasks::MotionParams,
+        blur::tasks::motion_example,
+        "blur by a random camera shake"
+    ),
+    entry!("blur", blur::tasks::BlurParams, blur::tasks::example, "blur by a given kernel"),
     entry!(
         "phase_retrieval",
-        p::PhaseParams,
-        examples::phase_retrieval,
+        phase_retrieval::PhaseParams,
+        phase_retrieval::example,
         "magnitudes of the Fourier transform of the padded image"
     ),
     entry!(
         "nonlinear_blur",
-        p::NonlinearParams,
-        examples::nonlinear_blur,
+        nonlinear_blur::NonlinearParams,
+        nonlinear_blur::example,
         "blur by a random camera shake, of light behind a smooth tone curve (our own model)"
     ),
-    entry!("hdr", p::HdrParams, examples::hdr, "an exposure that clips bright and dark values"),
+    entry!("hdr", hdr::HdrParams, hdr::example, "an exposure that clips bright and dark values"),
     entry!(
         "mri",
-        p::MriParams,
-        examples::mri,
+        mri::task::MriParams,
+        mri::task::example,
         "undersampled spectra of a complex image seen by several coils"
     ),
-    entry!("xor", p::PairParams, examples::xor, "exclusive or of random pixel pairs of a binary image"),
-    entry!("and", p::PairParams, examples::and, "logical and of random pixel pairs of a binary image"),
-    entry!("toy2d", p::ToyParams, examples::toy2d, "two bumps over the plane"),
-    entry!("dense", p::DenseParams, examples::dense, "multiplication by a given matrix"),
+    entry!(
+        "xor",
+        pairs::PairParams,
+        pairs::xor_example,
+        "exclusive or of random pixel pairs of a binary image"
+    ),
+    entry!(
+        "and",
+        pairs::PairParams,
+        pairs::and_example,
+        "logical and of random pixel pairs of a binary image"
+    ),
+    entry!("toy2d", toy2d::ToyParams, toy2d::example, "two bumps over the plane"),
+    entry!("dense", dense::DenseParams, dense::example, "multiplication by a given matrix"),
 ];
 
 /// The entry of a name.

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use daps_core::real::map_rows;
 use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use serde::{Deserialize, Serialize};
 
+use crate::example::{Example, registered};
 use crate::kronecker::Kronecker;
+use crate::params::Params;
 use crate::rows::{each_plane, image_shape, linear_is_differentiable};
 use crate::taps::{Separable, Taps};
 
@@ -164,4 +167,29 @@ impl Spectral for SuperResolution {
             each_plane(c, k, out, m, |_, c, out| self.svd.u(c, out));
         }))
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SuperResolutionParams {
+    /// How many times smaller each side becomes.
+    factor: usize,
+}
+
+impl Default for SuperResolutionParams {
+    fn default() -> Self {
+        Self { factor: 4 }
+    }
+}
+
+impl Params for SuperResolutionParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(SuperResolution::new(shape, self.factor)?))
+    }
+}
+
+pub(crate) fn example([c, h, w]: [usize; 3], seed: u64) -> Result<Example> {
+    let factor = 2 + seed as usize % 3;
+    let shape = [c, h.div_ceil(factor) * factor, w.div_ceil(factor) * factor];
+    registered("super_resolution", &format!("factor = {factor}"), &shape, seed)
 }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use daps_core::real::{map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Operator, Result, with_real};
+use serde::{Deserialize, Serialize};
 
+use crate::example::{Example, registered};
 use crate::num::Num;
+use crate::params::Params;
 
 /// The squared width of each bump.
 const WIDTH: f64 = 0.05;
@@ -78,6 +81,20 @@ impl Differentiable for Toy2d {
         let steepest = (2.0 / WIDTH).sqrt() * (-0.5f64).exp();
         vec![(1.03 * steepest).powi(2)]
     }
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ToyParams {}
+
+impl Params for ToyParams {
+    fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
+        Ok(Arc::new(Toy2d::new(shape)?))
+    }
+}
+
+pub(crate) fn example(_: [usize; 3], seed: u64) -> Result<Example> {
+    registered("toy2d", "", &[2], seed)
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@
 
 use daps_core::candle::{Device, Tensor};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Error, Kernel, LocalLikelihood, Noise, Purpose, Result,
-    Step, open01,
+    Address, Approx, ChainInfo, Conditional, Cost, Error, Kernel, LocalLikelihood, Need, Noise, Purpose,
+    Result, Step, open01,
 };
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use super::Registered;
 use crate::checks::check_some;
 
 /// Metropolis sweeps over tokens.
@@ -29,13 +30,6 @@ pub struct Flips {
 impl Default for Flips {
     fn default() -> Self {
         Self { sweeps: 10, joint: false }
-    }
-}
-
-impl Flips {
-    pub(super) fn checked(&self) -> Result<Self> {
-        check_some("flips.sweeps", self.sweeps)?;
-        Ok(self.clone())
     }
 }
 
@@ -123,6 +117,15 @@ fn run_local(
         }
     }
     accepted
+}
+
+impl Registered for Flips {
+    const NEEDS: &'static [Need] = &[Need::Tokens];
+
+    fn check(&self) -> Result<()> {
+        check_some("flips.sweeps", self.sweeps)?;
+        Ok(())
+    }
 }
 
 impl Kernel for Flips {

@@ -4,11 +4,11 @@
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
-use daps_core::{Address, ChainInfo, Conditional, Cost, Kernel, Noise, Purpose, Result, Step};
+use daps_core::{Address, ChainInfo, Conditional, Cost, Kernel, Need, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 
 use super::langevin::target_gradient;
-use super::{DecayBy, StepSize, diverged_rows};
+use super::{DecayBy, Registered, StepSize, diverged_rows};
 use crate::TASKS;
 use crate::checks::{check_range, check_some};
 
@@ -33,12 +33,14 @@ impl Default for Hmc {
     }
 }
 
-impl Hmc {
-    pub(super) fn checked(&self) -> Result<Self> {
+impl Registered for Hmc {
+    const NEEDS: &'static [Need] = &[Need::SmoothLikelihood];
+
+    fn check(&self) -> Result<()> {
         check_some("hmc.steps", self.steps)?;
         self.step_size.check("hmc")?;
         check_range("hmc.momentum", self.momentum, 0.0, 1.0)?;
-        Ok(self.clone())
+        Ok(())
     }
 }
 

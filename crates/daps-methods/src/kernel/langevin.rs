@@ -2,10 +2,10 @@
 
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
-use daps_core::{Address, Approx, ChainInfo, Conditional, Cost, Kernel, Noise, Purpose, Result, Step};
+use daps_core::{Address, Approx, ChainInfo, Conditional, Cost, Kernel, Need, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 
-use super::{StepSize, diverged_rows, smooth};
+use super::{Registered, StepSize, diverged_rows, smooth};
 use crate::checks::check_some;
 
 /// N Langevin steps.
@@ -25,19 +25,21 @@ impl Default for Langevin {
     }
 }
 
-impl Langevin {
-    pub(super) fn checked(&self) -> Result<Self> {
-        check_some("langevin.steps", self.steps)?;
-        self.step_size.check("langevin")?;
-        Ok(self.clone())
-    }
-}
-
 /// ∇log p(x0 | x_t) + ∇log p(y | x0) at x, with its cost.
 pub(super) fn target_gradient(target: &Conditional, x: &Tensor) -> Result<(Tensor, Cost)> {
     let likelihood = smooth("a Langevin step", target.likelihood)?.gradient(x)?;
     let (prior, nfe) = target.approx.gradient(x)?;
     Ok((combine(&[(&[1.0], &prior), (&[1.0], &likelihood)])?, Cost { nfe, operator_calls: 2 }))
+}
+
+impl Registered for Langevin {
+    const NEEDS: &'static [Need] = &[Need::SmoothLikelihood];
+
+    fn check(&self) -> Result<()> {
+        check_some("langevin.steps", self.steps)?;
+        self.step_size.check("langevin")?;
+        Ok(())
+    }
 }
 
 impl Kernel for Langevin {

@@ -7,13 +7,13 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, dot_rows, pick};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Kernel, Noise, Purpose, Result, Step,
+    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Kernel, Need, Noise, Purpose, Result, Step,
 };
 use serde::{Deserialize, Serialize};
 
 use super::metropolis::keep_accepted;
 use super::step_size::{adapt, curvature};
-use super::{diverged_rows, smooth};
+use super::{Registered, diverged_rows, smooth};
 use crate::checks::{check_positive, check_some};
 
 /// Warm-up and N adjusted Langevin steps.
@@ -36,14 +36,6 @@ impl Default for Mala {
 
 /// The acceptance at which MALA moves fastest in high dimension (Roberts and Rosenthal).
 const BEST_ACCEPTANCE: f64 = 0.574;
-
-impl Mala {
-    pub(super) fn checked(&self) -> Result<Self> {
-        check_some("mala.steps", self.steps)?;
-        check_positive("mala.c", self.c)?;
-        Ok(self.clone())
-    }
-}
 
 /// The target cut into factors: every tensor is `[rows · factors, rest]`.
 struct Factors<'a> {
@@ -118,6 +110,16 @@ fn ln_proposal(from: &Point, to: &Point, eta: &[f64]) -> Result<Vec<f64>> {
     let back: Vec<f64> = eta.iter().map(|e| -e).collect();
     let r = combine(&[(&[1.0], &to.x), (&[-1.0], &from.x), (&back, &from.gradient)])?;
     Ok(dot_rows(&r, &r)?.iter().zip(eta).map(|(s, e)| -s / (4.0 * e)).collect())
+}
+
+impl Registered for Mala {
+    const NEEDS: &'static [Need] = &[Need::SmoothLikelihood];
+
+    fn check(&self) -> Result<()> {
+        check_some("mala.steps", self.steps)?;
+        check_positive("mala.c", self.c)?;
+        Ok(())
+    }
 }
 
 impl Kernel for Mala {

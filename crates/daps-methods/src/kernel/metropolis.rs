@@ -8,13 +8,13 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, pick, with_slice};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Kernel, Likelihood, Noise, Purpose, Result, Step,
+    Address, Approx, ChainInfo, Conditional, Cost, Kernel, Likelihood, Need, Noise, Purpose, Result, Step,
     with_real,
 };
 use serde::{Deserialize, Serialize};
 
 use super::step_size::adapt;
-use super::{StepSize, diverged_rows};
+use super::{Registered, StepSize, diverged_rows};
 use crate::checks::check_some;
 
 /// N Metropolis proposals.
@@ -51,13 +51,6 @@ impl Default for Metropolis {
 }
 
 impl Metropolis {
-    pub(super) fn checked(&self) -> Result<Self> {
-        check_some("metropolis.steps", self.steps)?;
-        self.step_size.check("metropolis")?;
-        check_some("metropolis.blocks", self.blocks)?;
-        Ok(self.clone())
-    }
-
     /// x with √η z added to the values of the block whose turn proposal j is.
     fn propose(&self, x: &Tensor, z: &Tensor, eta: &[f64], j: usize) -> Result<Tensor> {
         let n = x.elem_count() / x.dims()[0].max(1);
@@ -93,6 +86,17 @@ pub(super) fn keep_accepted(old: &Tensor, new: &Tensor, accepted: &[bool]) -> Re
         }))??;
         Ok(Tensor::from_vec(values, old.dims(), &Device::Cpu)?)
     })
+}
+
+impl Registered for Metropolis {
+    const NEEDS: &'static [Need] = &[];
+
+    fn check(&self) -> Result<()> {
+        check_some("metropolis.steps", self.steps)?;
+        self.step_size.check("metropolis")?;
+        check_some("metropolis.blocks", self.blocks)?;
+        Ok(())
+    }
 }
 
 impl Kernel for Metropolis {

@@ -28,26 +28,13 @@ pub(crate) use step_size::default_delta;
 pub use step_size::{DecayBy, StepSize};
 pub use underdamped::Underdamped;
 
-/// A kernel with its settings; `kind` in a configuration file names the variant.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum KernelConfig {
-    /// Unadjusted Langevin steps.
-    Langevin(Langevin),
-    /// Damped Hamiltonian steps, as shipped.
-    Hmc(Hmc),
-    /// Random-walk Metropolis, whole-image or in blocks.
-    Metropolis(Metropolis),
-    /// Metropolis-adjusted Langevin with an adapted step.
-    Mala(Mala),
-    /// Langevin dynamics with momentum, preconditioned.
-    Underdamped(Underdamped),
-    /// The law of N Langevin steps, drawn at once.
-    Replay(Replay),
-    /// A draw of the conditional itself.
-    Exact(Exact),
-    /// Metropolis over tokens.
-    Flips(Flips),
+/// What a kernel's settings say beside how it draws.
+pub(crate) trait Registered: Kernel + Clone + Default + 'static {
+    /// What it asks of a task when p(x0 | x_t) is a Gaussian.
+    const NEEDS: &'static [Need];
+
+    /// Refuses settings that no chain can have.
+    fn check(&self) -> Result<()>;
 }
 
 /// An entry of the registry.
@@ -60,49 +47,54 @@ pub struct KernelInfo {
     pub default: fn() -> KernelConfig,
 }
 
-/// All kernels.
-pub const KERNELS: &[KernelInfo] = &[
-    KernelInfo {
-        name: "langevin",
-        summary: "N unadjusted Langevin steps from the estimate (the paper's default)",
-        default: || KernelConfig::Langevin(Langevin::default()),
-    },
-    KernelInfo {
-        name: "hmc",
-        summary: "N damped Hamiltonian steps with a velocity drawn once per level, no accept step (as shipped)",
-        default: || KernelConfig::Hmc(Hmc::default()),
-    },
-    KernelInfo {
-        name: "metropolis",
-        summary: "random-walk Metropolis; one accept per image (as shipped, blocks = 1) or block by block",
-        default: || KernelConfig::Metropolis(Metropolis::default()),
-    },
-    KernelInfo {
-        name: "mala",
-        summary: "Metropolis-adjusted Langevin, step bounded by the operator and adapted in a warm-up, then frozen",
-        default: || KernelConfig::Mala(Mala::default()),
-    },
-    KernelInfo {
-        name: "underdamped",
-        summary: "Langevin dynamics with momentum, masses from the prior's variances and the operator's bound; no accept step",
-        default: || KernelConfig::Underdamped(Underdamped::default()),
-    },
-    KernelInfo {
-        name: "replay",
-        summary: "the exact law of N Langevin steps for a linear operator with a fast SVD, without the loop",
-        default: || KernelConfig::Replay(Replay::default()),
-    },
-    KernelInfo {
-        name: "exact",
-        summary: "an exact draw of the conditional: diagonal, SVD, FFT or conjugate gradients; pixelwise for HDR; by groups for tokens",
-        default: || KernelConfig::Exact(Exact::default()),
-    },
-    KernelInfo {
-        name: "flips",
-        summary: "Metropolis over tokens, one at a time or those behind one measured token together",
-        default: || KernelConfig::Flips(Flips::default()),
-    },
-];
+/// The registry: for every kernel its type, its name and one sentence.
+macro_rules! kernels {
+    ($($kernel:ident $name:literal $summary:literal;)*) => {
+        /// A kernel with its settings; `kind` in a configuration file names the variant.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind")]
+        pub enum KernelConfig {
+            $(#[doc = $summary] #[serde(rename = $name)] $kernel($kernel),)*
+        }
+
+        /// All kernels.
+        pub const KERNELS: &[KernelInfo] = &[$(KernelInfo {
+            name: $name,
+            summary: $summary,
+            default: || KernelConfig::$kernel($kernel::default()),
+        }),*];
+
+        impl KernelConfig {
+            /// Checks the settings and builds the kernel.
+            pub fn build(&self) -> Result<Arc<dyn Kernel>> {
+                match self {
+                    $(Self::$kernel(k) => { k.check()?; Ok(Arc::new(k.clone())) })*
+                }
+            }
+
+            /// What it asks of a task when p(x0 | x_t) is a Gaussian.
+            #[must_use]
+            pub fn needs(&self) -> Vec<Need> {
+                match self {
+                    $(Self::$kernel(_) => $kernel::NEEDS.to_vec(),)*
+                }
+            }
+        }
+    };
+}
+
+kernels! {
+    Langevin "langevin" "N unadjusted Langevin steps from the estimate (the paper's default)";
+    Hmc "hmc" "N damped Hamiltonian steps with a velocity drawn once per level, no accept step (as shipped)";
+    Metropolis "metropolis" "random-walk Metropolis; one accept per image (as shipped, blocks = 1) or block by block";
+    Mala "mala" "Metropolis-adjusted Langevin, step bounded by the operator and adapted in a warm-up, then frozen";
+    Underdamped "underdamped"
+        "Langevin dynamics with momentum, masses from the prior's variances and the operator's bound; no accept step";
+    Replay "replay" "the exact law of N Langevin steps for a linear operator with a fast SVD, without the loop";
+    Exact "exact"
+        "an exact draw of the conditional: diagonal, SVD, FFT or conjugate gradients; pixelwise for HDR; by groups for tokens";
+    Flips "flips" "Metropolis over tokens, one at a time or those behind one measured token together";
+}
 
 impl KernelConfig {
     /// The default settings of a named kernel.
@@ -112,34 +104,6 @@ impl KernelConfig {
             .find(|k| k.name == name)
             .map(|k| (k.default)())
             .ok_or_else(|| Error::unknown("kernel", name, KERNELS.iter().map(|k| k.name)))
-    }
-
-    /// Checks the settings and builds the kernel.
-    pub fn build(&self) -> Result<Arc<dyn Kernel>> {
-        Ok(match self {
-            Self::Langevin(k) => Arc::new(k.checked()?),
-            Self::Hmc(k) => Arc::new(k.checked()?),
-            Self::Metropolis(k) => Arc::new(k.checked()?),
-            Self::Mala(k) => Arc::new(k.checked()?),
-            Self::Underdamped(k) => Arc::new(k.checked()?),
-            Self::Replay(k) => Arc::new(k.checked()?),
-            Self::Exact(k) => Arc::new(k.checked()?),
-            Self::Flips(k) => Arc::new(k.checked()?),
-        })
-    }
-
-    /// What it asks of a task when p(x0 | x_t) is a Gaussian.
-    #[must_use]
-    pub fn needs(&self) -> Vec<Need> {
-        match self {
-            Self::Langevin(_) | Self::Hmc(_) | Self::Mala(_) | Self::Underdamped(_) => {
-                vec![Need::SmoothLikelihood]
-            }
-            Self::Metropolis(_) => vec![],
-            Self::Replay(_) => vec![Need::SpectralOperator],
-            Self::Exact(_) => vec![Need::ConjugateOperator],
-            Self::Flips(_) => vec![Need::Tokens],
-        }
     }
 }
 

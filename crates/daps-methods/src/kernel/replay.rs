@@ -6,13 +6,13 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{BLOCK, Real, combine, pick, with_slice};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Kernel, Noise, Purpose, Result, Step,
-    with_real,
+    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Kernel, Need, Noise, Purpose, Result,
+    Step, with_real,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{StepSize, diverged_rows};
+use super::{Registered, StepSize, diverged_rows};
 use crate::checks::check_some;
 
 /// N Langevin steps in closed form.
@@ -64,11 +64,13 @@ impl Recursion {
     }
 }
 
-impl Replay {
-    pub(super) fn checked(&self) -> Result<Self> {
+impl Registered for Replay {
+    const NEEDS: &'static [Need] = &[Need::SpectralOperator];
+
+    fn check(&self) -> Result<()> {
         check_some("replay.steps", self.steps)?;
         self.step_size.check("replay")?;
-        Ok(self.clone())
+        Ok(())
     }
 }
 

@@ -14,13 +14,13 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, batched, combine, from_f64, pick, to_f64};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cosines, Cost, Covariance, Error, Kernel, Noise, Purpose,
+    Address, Approx, ChainInfo, Conditional, Cosines, Cost, Covariance, Error, Kernel, Need, Noise, Purpose,
     Result, Step, with_real,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::{diverged_rows, smooth};
+use super::{Registered, diverged_rows, smooth};
 use crate::checks::check_some;
 
 /// N steps of Langevin dynamics with momentum.
@@ -53,16 +53,6 @@ fn decays(slowness: f64) -> f64 {
 /// e^(-ω² T²/2D) of it, at worst √D/(√e T) of S. Both are equal where D = ln(√e T/√D).
 fn balance(time: f64) -> f64 {
     (0..8).fold(4.0, |d: f64, _| (0.5 + (time / d.sqrt()).ln()).max(1.0))
-}
-
-impl Underdamped {
-    pub(super) fn checked(&self) -> Result<Self> {
-        check_some("underdamped.steps", self.steps)?;
-        if !(self.time_step > 0.0 && self.time_step < 2.0) {
-            return Err(Error::invalid("underdamped.time_step", "a number between 0 and 2", self.time_step));
-        }
-        Ok(self.clone())
-    }
 }
 
 /// The coordinates in which a covariance is diagonal, and its variances there, `[1 or rows, shape…]`.
@@ -200,6 +190,18 @@ impl Underdamped {
         let cost = Cost { nfe: 0, operator_calls: 2 * steps };
         let info = ChainInfo { diverged: diverged_rows(&x)?, cost, ..ChainInfo::default() };
         Ok((x, info))
+    }
+}
+
+impl Registered for Underdamped {
+    const NEEDS: &'static [Need] = &[Need::SmoothLikelihood];
+
+    fn check(&self) -> Result<()> {
+        check_some("underdamped.steps", self.steps)?;
+        if !(self.time_step > 0.0 && self.time_step < 2.0) {
+            return Err(Error::invalid("underdamped.time_step", "a number between 0 and 2", self.time_step));
+        }
+        Ok(())
     }
 }
 

@@ -13,9 +13,12 @@ pub(crate) use groups::check_groups;
 
 use daps_core::candle::Tensor;
 use daps_core::real::batched;
-use daps_core::{Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Noise, Result, Step};
+use daps_core::{
+    Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Need, Noise, Result, Step,
+};
 use serde::{Deserialize, Serialize};
 
+use super::Registered;
 use crate::checks::check_some;
 
 /// An exact draw.
@@ -51,17 +54,6 @@ impl Default for Exact {
 }
 
 impl Exact {
-    pub(super) fn checked(&self) -> Result<Self> {
-        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
-            return Err(Error::invalid("exact.tolerance", "a number between 0 and 1", self.tolerance));
-        }
-        if !(self.error > 0.0 && self.error < 1.0) {
-            return Err(Error::invalid("exact.error", "a number between 0 and 1", self.error));
-        }
-        check_some("exact.max_iterations", self.max_iterations)?;
-        Ok(self.clone())
-    }
-
     /// The mean of N(mean, covariance) given y through a linear operator: the draw with all its noise set to zero. With one
     /// variance it is the minimiser of ‖Ax - y‖²/(2β²) + ‖x - mean‖²/(2 variance), the proximal point of the likelihood.
     pub fn mean(
@@ -123,6 +115,21 @@ impl Exact {
             }
         }
         conjugate_gradient::draw(self, mean, covariance, likelihood, linear, noise, step)
+    }
+}
+
+impl Registered for Exact {
+    const NEEDS: &'static [Need] = &[Need::ConjugateOperator];
+
+    fn check(&self) -> Result<()> {
+        if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
+            return Err(Error::invalid("exact.tolerance", "a number between 0 and 1", self.tolerance));
+        }
+        if !(self.error > 0.0 && self.error < 1.0) {
+            return Err(Error::invalid("exact.error", "a number between 0 and 1", self.error));
+        }
+        check_some("exact.max_iterations", self.max_iterations)?;
+        Ok(())
     }
 }
 

@@ -1,0 +1,79 @@
+//! Parameters of operators: serde structs whose defaults are the paper's values, scaled with the image's side. Each stands beside
+//! its operator.
+
+use std::sync::Arc;
+
+use daps_core::{Error, Operator, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use toml::Table;
+
+use crate::registry::FileParameter;
+
+/// Parameters that build an operator.
+pub(crate) trait Params: Serialize + DeserializeOwned {
+    /// Parameters that are files.
+    const FILES: &'static [FileParameter] = &[];
+
+    /// What is drawn from the seed.
+    fn drawn(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Fills what was not given with the defaults for images of this shape.
+    fn complete(self, shape: &[usize]) -> Self {
+        let _ = shape;
+        self
+    }
+
+    /// Builds the operator; `self` is complete.
+    fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>>;
+
+    /// Reads and completes a table.
+    fn read(name: &str, table: &Table, shape: &[usize]) -> Result<Self> {
+        let params: Self = table.clone().try_into().map_err(|error: toml::de::Error| {
+            let message = error.to_string().trim().replace('\n', " ");
+            Error::invalid(format!("parameters of {name}"), "known names with values of their type", message)
+        })?;
+        Ok(params.complete(shape))
+    }
+
+    /// The same table with every default for images of a shape spelled out.
+    fn completed(name: &str, table: &Table, shape: &[usize]) -> Result<Table> {
+        Table::try_from(Self::read(name, table, shape)?)
+            .map_err(|e| Error::invalid(format!("parameters of {name}"), "values that TOML can hold", e))
+    }
+
+    /// The defaults for images of a shape; empty if some parameter is required.
+    fn default_table(shape: &[usize]) -> Table {
+        let params: std::result::Result<Self, _> = Table::new().try_into();
+        params.ok().and_then(|p: Self| Table::try_from(p.complete(shape)).ok()).unwrap_or_default()
+    }
+}
+
+pub(crate) const fn required(name: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, holds, required: true }
+}
+
+pub(crate) const fn optional(name: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, holds, required: false }
+}
+
+/// Refuses settings of what a file says.
+pub(crate) fn beside(operator: &str, file: &str, given: &[(&str, bool)]) -> Result<()> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((name, _)) => Err(Error::invalid(operator, format!("either {file} or {name}"), "both")),
+        None => Ok(()),
+    }
+}
+
+/// The shorter side of an image.
+pub(crate) fn side(shape: &[usize]) -> usize {
+    shape.iter().skip(1).copied().min().unwrap_or(1)
+}
+
+/// The paper's 61 at a side of 256, in proportion, rounded to an odd number of at least 3.
+pub(crate) fn kernel_size(shape: &[usize]) -> usize {
+    let size = (61 * side(shape)) as f64 / 256.0;
+    (2 * ((size - 1.0) / 2.0).round() as usize + 1).max(3)
+}
