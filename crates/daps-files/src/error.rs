@@ -32,6 +32,9 @@ pub enum Error {
         /// The names that there are.
         known: Vec<String>,
     },
+    /// A folder without any.
+    #[error("holds no pictures ({})", crate::ENDINGS.join(", "))]
+    NoPictures,
     /// It is of no format that is known.
     #[error("is no picture in a known format")]
     UnknownFormat,

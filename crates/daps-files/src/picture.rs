@@ -1,7 +1,7 @@
 //! Pictures of any common format, upright, whole and not too large.
 
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use image::codecs::gif::GifDecoder;
 use image::codecs::png::PngDecoder;
@@ -26,6 +26,22 @@ pub const ENDINGS: [&str; 14] =
 pub fn is_picture(path: &Path) -> bool {
     let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
     !hidden && ENDINGS.contains(&crate::ending(path).as_str())
+}
+
+/// The pictures of a folder in the order of their names, at least one.
+pub fn pictures_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_file() && is_picture(&path) {
+            paths.push(path);
+        }
+    }
+    if paths.is_empty() {
+        return Err(Error::NoPictures);
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 /// A decoded picture.

@@ -1,9 +1,10 @@
 //! Arrays and pictures from files: `.npy`, `.safetensors`, and folders of images.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use daps_files::{Choice, ENDINGS};
+use daps_files::Choice;
+use image::DynamicImage;
 
 use crate::{Error, Result};
 
@@ -24,10 +25,13 @@ pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tenso
         return Err(Error::file(folder, reason));
     };
     let mut values = Vec::new();
-    let paths = image_paths(folder)?;
+    let paths = daps_files::pictures_in(folder).map_err(|e| Error::file(folder, e))?;
     for path in &paths {
         let bytes = daps_files::read(path).map_err(|e| Error::file(path, e))?;
         let mut picture = daps_files::open(&bytes).map_err(|e| Error::file(path, e))?.pixels;
+        if picture.color().has_alpha() {
+            picture = DynamicImage::ImageRgb32F(daps_files::on_white(&picture).0);
+        }
         let (w, h) = (picture.width() as usize, picture.height() as usize);
         if (w, h) != (width, height) {
             if !resize {
@@ -45,22 +49,6 @@ pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tenso
     }
     Tensor::from_vec(values, (paths.len(), channels, height, width), &Device::Cpu)
         .map_err(|e| daps_core::Error::from(e).into())
-}
-
-fn image_paths(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(|e| Error::file(folder, e))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|e| Error::file(folder, e))?.path();
-        if daps_files::is_picture(&path) {
-            paths.push(path);
-        }
-    }
-    if paths.is_empty() {
-        return Err(Error::file(folder, format!("no pictures ({})", ENDINGS.join(", "))));
-    }
-    paths.sort();
-    Ok(paths)
 }
 
 #[cfg(test)]
@@ -100,5 +88,10 @@ mod tests {
         let refused = read_images(dir.path(), &[3, 4, 4], false).unwrap_err().to_string();
         assert!(refused.contains("is 3x2, expected 4x4"), "{refused}");
         assert_eq!(read_images(dir.path(), &[1, 4, 4], true).unwrap().dims(), [2, 1, 4, 4]);
+        // What is transparent is white, as everywhere.
+        let ghost = image::RgbaImage::from_pixel(3, 2, image::Rgba([0, 0, 0, 0]));
+        ghost.save(dir.path().join("a.png")).unwrap();
+        let x = read_images(dir.path(), &[3, 2, 3], false).unwrap();
+        assert!(x.get(0).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap().iter().all(|v| *v == 1.0));
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::batched;
-use daps_files::{Choice, ENDINGS, Picture, is_array, is_picture, on_white};
+use daps_files::{Choice, Picture, is_array, on_white};
 use image::DynamicImage;
 use image::imageops::FilterType;
 
@@ -45,7 +45,8 @@ pub enum Meaning {
 pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
     let fit = matches!(meaning, Meaning::Pictures | Meaning::Tokens);
     if path.is_dir() {
-        return pictures(&pictures_in(path)?, shape, fit);
+        let paths = daps_files::pictures_in(path).map_err(|e| Error::content(path, e))?;
+        return pictures(&paths, shape, fit);
     }
     if !path.exists() {
         return Err(Error::content(path, "no such file"));
@@ -80,27 +81,11 @@ pub fn as_they_are(path: &Path, tensor: Choice) -> Result<Batch> {
         };
         return Ok(Batch { values, names: vec![], notes: vec![] });
     }
-    let paths = if path.is_dir() { pictures_in(path)? } else { vec![path.to_path_buf()] };
+    let paths =
+        if path.is_dir() { daps_files::pictures_in(path).map_err(refuse)? } else { vec![path.to_path_buf()] };
     let first = daps_files::open(&daps_files::read(&paths[0]).map_err(refuse)?).map_err(refuse)?.pixels;
     let channels = if first.color().has_color() { 3 } else { 1 };
     pictures(&paths, &[channels, first.height() as usize, first.width() as usize], false)
-}
-
-/// The pictures of a folder in the order of their names.
-fn pictures_in(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder).map_err(Error::file(folder, "cannot read"))?;
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(Error::file(folder, "cannot read"))?.path();
-        if path.is_file() && is_picture(&path) {
-            paths.push(path);
-        }
-    }
-    if paths.is_empty() {
-        return Err(Error::content(folder, format!("no pictures in it ({})", ENDINGS.join(", "))));
-    }
-    paths.sort();
-    Ok(paths)
 }
 
 fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {

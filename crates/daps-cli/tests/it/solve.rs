@@ -355,7 +355,7 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     check("hdr", &["--image", &scene.picture("one.png", 1)], "is 1x1, too small to be enlarged to 16x16");
     check("hdr", &["--image", &scene.text("nowhere.png")], "nowhere.png: no such file");
     fs::create_dir(scene.path("none")).unwrap();
-    check("hdr", &["--image", &scene.text("none")], "no pictures in it");
+    check("hdr", &["--image", &scene.text("none")], "holds no pictures");
     check("hdr", &["--measurement", &scene.picture("large.png", 20)], "is 20x20, expected 16x16");
     check("phase_retrieval", &["--measurement", &image], "a measurement of phase_retrieval is no picture");
     let y = Tensor::zeros((3, 5, 5), daps::core::candle::DType::F32, &Device::Cpu).unwrap();

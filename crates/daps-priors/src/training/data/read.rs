@@ -62,15 +62,10 @@ type Named = (String, Encoded);
 
 /// The names of a folder's pictures, and where they are.
 fn folder(source: &Path) -> Result<Vec<Named>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(source).map_err(|e| Error::file(source, e))? {
-        let path = entry.map_err(|e| Error::file(source, e))?.path();
-        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        if path.is_file() && is_picture(&path) {
-            files.push((name, Encoded::At(path)));
-        }
-    }
-    Ok(files)
+    let paths = daps_files::pictures_in(source).map_err(|e| Error::file(source, e))?;
+    let name =
+        |path: &PathBuf| path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(paths.into_iter().map(|path| (name(&path), Encoded::At(path))).collect())
 }
 
 /// Names and bytes of a tar's pictures.
