@@ -8,8 +8,10 @@ use daps_core::{
     Task, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use crate::kernel::KernelConfig;
+use crate::settings::{read, text, to_table, to_value, void_budget};
 
 /// All settings of a DAPS run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +33,60 @@ static INFO: MethodInfo = MethodInfo {
     summary: "decoupled annealing: estimate x0, draw x0 given y, renoise to the next level",
     paper: "Zhang et al., Improving Diffusion Inverse Problem Solving with Decoupled Noise Annealing, CVPR 2025",
 };
+
+impl Daps {
+    /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
+    /// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it.
+    pub(crate) fn from_table(table: &Table, task: &str) -> Result<Self> {
+        let mut table = table.clone();
+        let preset = text("daps", &mut table, "preset")?;
+        let budget = text("daps", &mut table, "budget")?;
+        let (kind, kernel) = kernel_of(&mut table)?;
+        let (schedule, estimate) = (table.contains_key("schedule"), table.contains_key("estimate"));
+        let mut complete = match preset {
+            None if schedule && estimate => {
+                if budget.is_some() {
+                    return Err(Error::invalid("daps.budget", "a preset beside it", "none"));
+                }
+                let mut base = Table::new();
+                if let Some(kind) = kind {
+                    base.insert("kernel".into(), to_value(&KernelConfig::named(&kind)?)?);
+                }
+                base
+            }
+            preset => {
+                let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
+                // The budgets of the paper count the ODE's steps too, which an estimate holds.
+                if budget.is_some() && schedule && (estimate || preset.is_ours()) {
+                    return Err(void_budget("daps"));
+                }
+                to_table(&preset.settings(task, budget.as_deref(), kind.as_deref())?)?
+            }
+        };
+        complete.extend(table);
+        if let Some(Value::Table(base)) = complete.get_mut("kernel") {
+            base.extend(kernel);
+        }
+        let daps: Self = read("daps", &complete)?;
+        daps.check_settings()?;
+        Ok(daps)
+    }
+}
+
+/// The kind of a kernel that is given by its name or as a table, and the table's other settings. What a preset chooses by the
+/// kind is the same either way.
+fn kernel_of(table: &mut Table) -> Result<(Option<String>, Table)> {
+    let mut settings = match table.remove("kernel") {
+        None => return Ok((None, Table::new())),
+        Some(Value::String(kind)) => return Ok((Some(kind), Table::new())),
+        Some(Value::Table(settings)) => settings,
+        Some(other) => return Err(Error::invalid("daps.kernel", "a name in quotes or a table", other)),
+    };
+    match text("daps.kernel", &mut settings, "kind")? {
+        None => Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
+        kind => Ok((kind, settings)),
+    }
+}
 
 impl Method for Daps {
     fn info(&self) -> &'static MethodInfo {

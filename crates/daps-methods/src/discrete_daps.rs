@@ -11,8 +11,10 @@ use daps_core::{
     TokenEstimate, Tokens, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use crate::kernel::{Exact, Flips, KernelConfig, check_groups};
+use crate::settings::{read, text, to_table, to_value, void_budget};
 
 /// All settings of a discrete DAPS run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +39,31 @@ impl Default for DiscreteDaps {
 }
 
 impl DiscreteDaps {
+    /// Discrete DAPS from a preset, parts of which the table may replace; `budget` is a number of levels.
+    pub(crate) fn from_table(table: &Table) -> Result<Self> {
+        let (mut table, name) = (table.clone(), INFO.name);
+        let preset = text(name, &mut table, "preset")?;
+        let budget = text(name, &mut table, "budget")?;
+        let mut base = Self::preset(preset.as_deref().unwrap_or("best"))?;
+        if budget.is_some() && table.contains_key("schedule") {
+            return Err(void_budget(name));
+        }
+        if let Some(levels) = budget {
+            let wrong = || Error::invalid(format!("{name}.budget"), "a number of levels from 2", &levels);
+            base = base.with_levels(levels.parse().ok().filter(|n| *n > 1).ok_or_else(wrong)?);
+        }
+        if let Some(Value::String(_)) = table.get("kernel")
+            && let Some(kernel) = text(name, &mut table, "kernel")?
+        {
+            table.insert("kernel".into(), to_value(&KernelConfig::named(&kernel)?)?);
+        }
+        let mut complete = to_table(&base)?;
+        complete.extend(table);
+        let settings: Self = read(name, &complete)?;
+        settings.check_settings()?;
+        Ok(settings)
+    }
+
     /// Algorithm 3: the Hamming law around the end of a reverse chain, Metropolis over single flips. The last level is so low
     /// that the Hamming law's stray tokens, a share (1 - e^-σ)(1 - 1/S) of those that are not measured, are none.
     #[must_use]

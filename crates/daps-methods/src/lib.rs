@@ -23,6 +23,7 @@ mod red_diff;
 pub mod registry;
 mod reverse;
 mod rivals;
+mod settings;
 mod split;
 mod svdd_pm;
 mod variation;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use daps_core::{Error, Method, Result};
 use toml::Table;
 
+use crate::settings::{read, to_table};
 use crate::{
     BestOfN, Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, DiscreteDaps, Dpnp, Dps, FpsSmc, Harmonic, Hio,
     Parameter, PnpDm, PseudoInverse, RedDiff, SvddPm, Tv, Wiener,
@@ -47,8 +48,8 @@ macro_rules! entry {
 pub const METHODS: &[Entry] = &[
     Entry {
         name: "daps",
-        build: |table, task| Ok(Arc::new(daps_settings(table, task)?)),
-        resolve: |table, task| to_table(&daps_settings(table, task)?),
+        build: |table, task| Ok(Arc::new(Daps::from_table(table, task)?)),
+        resolve: |table, task| to_table(&Daps::from_table(table, task)?),
         example: r#"
 preset = "paper"
 budget = "100"
@@ -191,8 +192,8 @@ iterations = 500
     entry!("bicubic", Bicubic, "", []),
     Entry {
         name: "discrete_daps",
-        build: |table, _| Ok(Arc::new(discrete_settings(table)?)),
-        resolve: |table, _| to_table(&discrete_settings(table)?),
+        build: |table, _| Ok(Arc::new(DiscreteDaps::from_table(table)?)),
+        resolve: |table, _| to_table(&DiscreteDaps::from_table(table)?),
         example: r#"
 preset = "best"
 "#,
@@ -234,112 +235,6 @@ pub fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
 pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
     build(name, table, task)?;
     (entry(name)?.resolve)(table, task)
-}
-
-/// Discrete DAPS from a preset, parts of which the table may replace; `budget` is a number of levels.
-fn discrete_settings(table: &Table) -> Result<DiscreteDaps> {
-    let (mut table, name) = (table.clone(), "discrete_daps");
-    let preset = text(name, &mut table, "preset")?;
-    let budget = text(name, &mut table, "budget")?;
-    let mut base = DiscreteDaps::preset(preset.as_deref().unwrap_or("best"))?;
-    if budget.is_some() && table.contains_key("schedule") {
-        return Err(void_budget(name));
-    }
-    if let Some(levels) = budget {
-        let wrong = || Error::invalid("discrete_daps.budget", "a number of levels from 2", &levels);
-        base = base.with_levels(levels.parse().ok().filter(|n| *n > 1).ok_or_else(wrong)?);
-    }
-    if let Some(toml::Value::String(_)) = table.get("kernel")
-        && let Some(kernel) = text(name, &mut table, "kernel")?
-    {
-        table.insert("kernel".into(), to_value(&crate::kernel::KernelConfig::named(&kernel)?)?);
-    }
-    let mut complete = to_table(&base)?;
-    complete.extend(table);
-    let settings: DiscreteDaps = read("discrete_daps", &complete)?;
-    settings.check_settings()?;
-    Ok(settings)
-}
-
-/// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
-/// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it.
-fn daps_settings(table: &Table, task: &str) -> Result<Daps> {
-    let mut table = table.clone();
-    let preset = text("daps", &mut table, "preset")?;
-    let budget = text("daps", &mut table, "budget")?;
-    let (kind, kernel) = kernel_of(&mut table)?;
-    let (schedule, estimate) = (table.contains_key("schedule"), table.contains_key("estimate"));
-    let mut complete = match preset {
-        None if schedule && estimate => {
-            if budget.is_some() {
-                return Err(Error::invalid("daps.budget", "a preset beside it", "none"));
-            }
-            let mut base = Table::new();
-            if let Some(kind) = kind {
-                base.insert("kernel".into(), to_value(&crate::kernel::KernelConfig::named(&kind)?)?);
-            }
-            base
-        }
-        preset => {
-            let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
-            // The budgets of the paper count the ODE's steps too, which an estimate holds.
-            if budget.is_some() && schedule && (estimate || preset.is_ours()) {
-                return Err(void_budget("daps"));
-            }
-            to_table(&preset.settings(task, budget.as_deref(), kind.as_deref())?)?
-        }
-    };
-    complete.extend(table);
-    if let Some(toml::Value::Table(base)) = complete.get_mut("kernel") {
-        base.extend(kernel);
-    }
-    let daps: Daps = read("daps", &complete)?;
-    daps.check_settings()?;
-    Ok(daps)
-}
-
-/// The kind of a kernel that is given by its name or as a table, and the table's other settings. What a preset chooses by the
-/// kind is the same either way.
-fn kernel_of(table: &mut Table) -> Result<(Option<String>, Table)> {
-    let mut settings = match table.remove("kernel") {
-        None => return Ok((None, Table::new())),
-        Some(toml::Value::String(kind)) => return Ok((Some(kind), Table::new())),
-        Some(toml::Value::Table(settings)) => settings,
-        Some(other) => return Err(Error::invalid("daps.kernel", "a name in quotes or a table", other)),
-    };
-    match text("daps.kernel", &mut settings, "kind")? {
-        None => Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
-        kind => Ok((kind, settings)),
-    }
-}
-
-/// A budget beside a schedule that leaves nothing for it to say.
-fn void_budget(method: &str) -> Error {
-    Error::invalid(format!("{method}.budget"), "no schedule beside it", "one that makes it void")
-}
-
-fn to_table(value: &impl serde::Serialize) -> Result<Table> {
-    Table::try_from(value).map_err(|e| Error::invalid("settings", "a table that TOML can hold", e))
-}
-
-fn to_value(value: &impl serde::Serialize) -> Result<toml::Value> {
-    toml::Value::try_from(value).map_err(|e| Error::invalid("settings", "values that TOML can hold", e))
-}
-
-fn text(method: &str, table: &mut Table, key: &str) -> Result<Option<String>> {
-    match table.remove(key) {
-        None => Ok(None),
-        Some(toml::Value::String(s)) => Ok(Some(s)),
-        // A budget is a name that may look like a number.
-        Some(toml::Value::Integer(n)) if key == "budget" => Ok(Some(n.to_string())),
-        Some(other) => Err(Error::invalid(format!("{method}.{key}"), "a name in quotes", other)),
-    }
-}
-
-fn read<T: serde::de::DeserializeOwned>(method: &str, table: &Table) -> Result<T> {
-    table.clone().try_into().map_err(|e: toml::de::Error| {
-        Error::invalid(format!("settings of {method}"), "a valid table", e.message().trim())
-    })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::cell::{LEVEL_COLUMNS, Level, mean, named};
 use super::figure::{Lines, Series};
-use super::report::Groups;
+use super::groups::Groups;
 use super::{Axis, By, ExperimentTask, MethodEntry, PlotConfig};
 
 /// Files and their SVG.

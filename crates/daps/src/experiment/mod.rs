@@ -14,6 +14,8 @@ mod document;
 mod engine;
 mod estimate;
 mod figure;
+mod groups;
+mod notes;
 mod paper;
 mod pictures;
 mod report;

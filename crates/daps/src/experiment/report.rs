@@ -1,15 +1,16 @@
 //! The report of an experiment: what to know first, all methods at a glance, a table for every task, drawings and pictures.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::cell::{COLUMNS, Cell, Column, named};
 use super::document::{Document, Piece};
 use super::figure::{Panel, panels};
-use super::statistics::{Average, average, column_average, median, paired};
+use super::groups::Groups;
+use super::notes::notes;
+use super::statistics::{Average, median, paired};
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
-use crate::quality::FEWEST_FOR_FID;
-use crate::{assets, report::number, task};
+use crate::{report::number, task};
 
 /// Columns that are compared with a baseline.
 const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
@@ -30,53 +31,6 @@ const SUCCESSES: [&str; 3] = ["success", "success_chains", "success_turned"];
 /// Columns drawn for all tasks.
 const DRAWN: [&str; 2] = ["psnr", "lpips"];
 
-/// The cells of a table by (task, method).
-pub(super) struct Groups<'a> {
-    pub experiment: &'a Experiment,
-    cells: HashMap<&'a str, HashMap<&'a str, Vec<&'a Cell>>>,
-}
-
-impl<'a> Groups<'a> {
-    fn new(experiment: &'a Experiment, cells: &'a [Cell]) -> Self {
-        let mut groups: HashMap<_, HashMap<_, Vec<&Cell>>> = HashMap::new();
-        for cell in cells {
-            groups.entry(cell.task.as_str()).or_default().entry(cell.method.as_str()).or_default().push(cell);
-        }
-        Self { experiment, cells: groups }
-    }
-
-    /// The cells of a pair.
-    pub fn get(&self, task: &str, method: &str) -> &[&'a Cell] {
-        self.cells.get(task).and_then(|t| t.get(method)).map_or(&[], Vec::as_slice)
-    }
-
-    /// The mean of a number over a pair's images.
-    pub fn average(&self, task: &str, method: &str, of: impl Fn(&Cell) -> Option<f64>) -> Option<Average> {
-        average(self.get(task, method).iter().copied(), of)
-    }
-
-    /// The same of a column.
-    pub fn column(&self, task: &str, method: &str, column: &Column) -> Option<Average> {
-        column_average(self.get(task, method), column)
-    }
-
-    /// " (2 of 3)" where not all cells of a pair have a number, so that its mean is over fewer than those of others.
-    fn part(&self, average: Option<Average>) -> String {
-        let (n, of) = (average.map_or(0, |a| a.cells), self.cells_of_a_pair());
-        if 0 < n && n < of { format!(" ({n} of {of})") } else { String::new() }
-    }
-
-    fn cells_of_a_pair(&self) -> usize {
-        self.experiment.images() * self.experiment.config.seeds.len()
-    }
-
-    /// What the paper reports.
-    fn paper(&self, task: &ExperimentTask, method: &MethodEntry, column: &str) -> Option<f64> {
-        let name = method.paper.as_ref()?;
-        self.experiment.paper.iter().find(|r| r.task == task.label && r.method == *name)?.get(column)
-    }
-}
-
 /// The report, and its drawings by file.
 pub(super) fn document(
     experiment: &Experiment,
@@ -90,7 +44,7 @@ pub(super) fn document(
     let mut pieces = vec![Piece::Paragraph(config.about.split_whitespace().collect::<Vec<_>>().join(" "))];
     pieces.push(Piece::Paragraph(size(experiment, progressed)));
     pieces.push(Piece::Heading("What to know first".into()));
-    pieces.push(Piece::List(notes(&groups, cells, progressed)));
+    pieces.push(Piece::List(notes(experiment, cells, progressed)));
     if config.methods.len() > 1 && config.tasks.len() > 1 {
         pieces.push(Piece::Heading("PSNR at a glance".into()));
         pieces.push(glance(&groups));
@@ -142,88 +96,6 @@ fn size(experiment: &Experiment, progressed: &Progressed) -> String {
         experiment.images.truths.names.first().map_or("", String::as_str),
         experiment.images.truths.names.last().map_or("", String::as_str),
     )
-}
-
-/// Incompleteness, unfit pairs, failures, and how to read the numbers.
-fn notes(groups: &Groups, cells: &[Cell], progressed: &Progressed) -> Vec<String> {
-    let experiment = groups.experiment;
-    let mut lines = Vec::new();
-    if progressed.done < progressed.cells {
-        lines.push(format!(
-            "The table is not finished: {} cells are missing; the same command goes on.",
-            progressed.cells - progressed.done
-        ));
-    }
-    lines.extend(experiment.notes.iter().map(|n| format!("{n}.")));
-    lines.extend(progressed.unfit.iter().map(|u| format!("Left out, does not fit: {u}.")));
-    let mut failures: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
-    for cell in cells {
-        if let Some(failure) = &cell.failure {
-            *failures.entry((&cell.method, &cell.task, failure)).or_default() += 1;
-        }
-    }
-    let failed = |((m, t, f), n): (&(&str, &str, &str), &usize)| {
-        format!("{m} on {t}: {n} cells have no result ({f}).")
-    };
-    lines.extend(failures.iter().map(failed));
-    let diverged: usize = cells.iter().filter(|c| c.failure.is_none()).map(|c| c.diverged).sum();
-    if diverged > 0 {
-        lines.push(format!("{diverged} chains diverged in cells that have others; numbers leave them out."));
-    }
-    let colour = experiment.model.model.shape().first() == Some(&3);
-    let blind = cells.iter().filter(|c| c.failure.is_none() && c.lpips.is_none()).count();
-    if blind > 0 && colour {
-        let hint = assets::hint(assets::LPIPS_VGG16);
-        lines.push(format!(
-            "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
-        ));
-    }
-    if (experiment.images() < FEWEST_FOR_FID || !colour) && !experiment.is_discrete() {
-        lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} colour images."));
-    }
-    lines.push(
-        "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all cells \
-         (images x seeds) have the number: such a mean is over fewer than its neighbours are, and never in bold. A cell without \
-         a result counts as no success. Seconds are wall-clock, as this machine was when the cell ran."
-            .into(),
-    );
-    if !experiment.is_discrete() {
-        lines.push(
-            "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was \
-             chosen without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
-             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples) with both means over images."
-                .into(),
-        );
-    }
-    let old = cells.iter().filter(|c| c.diversity.is_some() && c.apart.is_none()).count();
-    if old > 0 {
-        lines.push(format!(
-            "{old} cells were run by an older version, which kept no more of diversity than the ratio: where a method has no \
-             others, its diversity is the mean of ratios."
-        ));
-    }
-    if experiment.classifier.is_some() {
-        lines.push(
-            "Accuracy is the share of samples that the bundled classifier takes for the image's label, agreement of those that \
-             it takes for what it takes the true image for."
-                .into(),
-        );
-    }
-    if experiment.is_discrete() {
-        lines.push(
-            "A perfect picture of tokens counts 80 dB. The measurement error is the root of the share of measured tokens that \
-             a sample misses."
-                .into(),
-        );
-    }
-    if !experiment.paper.is_empty() && !experiment.is_discrete() {
-        lines.push(
-            "The paper's figures are of FFHQ at 256x256 with its own network: compare how methods rank, not the numbers. \
-             Its phase retrieval takes the best of four chains by the truth."
-                .into(),
-        );
-    }
-    lines
 }
 
 /// "27.10 ± 0.30".
