@@ -174,7 +174,7 @@ fn settings(operator: &Entry) -> anyhow::Result<String> {
         text += &format!("\n  {} = FILE: {}{instead}", file.name, file.holds);
     }
     if let Some(what) = (operator.drawn)(&files)? {
-        text += &format!("\n  {what} comes from the seed");
+        text += &format!("\n  from the seed: {what}");
     }
     Ok(text)
 }

@@ -29,7 +29,7 @@ pub struct Args {
     /// What is looked for
     #[arg(long, value_enum, default_value_t = By::Psnr)]
     metric: By,
-    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
+    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a `prior` table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
     /// The shape of a sample, such as 3,64,64, where the prior does not know it

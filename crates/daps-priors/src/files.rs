@@ -29,8 +29,10 @@ pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tenso
     for path in &paths {
         let bytes = daps_files::read(path).map_err(|e| Error::file(path, e))?;
         let mut picture = daps_files::open(&bytes).map_err(|e| Error::file(path, e))?.pixels;
-        if picture.color().has_alpha() {
-            picture = DynamicImage::ImageRgb32F(daps_files::on_white(&picture).0);
+        if picture.color().has_alpha()
+            && let (laid, true) = daps_files::on_white(&picture)
+        {
+            picture = DynamicImage::ImageRgb32F(laid);
         }
         let (w, h) = (picture.width() as usize, picture.height() as usize);
         if (w, h) != (width, height) {

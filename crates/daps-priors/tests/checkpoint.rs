@@ -216,6 +216,11 @@ fn small_files_do_not_become_large_ones() {
     let tensors = read_archive(Cursor::new(archive(&tied(0), &floats(10_000)))).unwrap();
     assert_eq!((tensors.len(), flat(&tensors["w39"])[8999]), (40, 8999.0));
     assert!(refused(&tied(1), &floats(10_000)).contains("many times over"));
+    // The same long name over and over, before the same tensor.
+    let mut named = Pickle::new().text(&"x".repeat(5000)).op(b"q\x000");
+    named = named.tensor("FloatStorage", 2, 0, &[2], &[1]).op(b"q\x010}");
+    named = (0..1000).fold(named, |p, _| p.op(b"h\x00h\x01s"));
+    assert!(refused(&named.end(), &floats(2)).contains("too long"));
     let flat_forever = vec![1; 65];
     let pickle = one_tensor("FloatStorage", 4, 0, &flat_forever, &flat_forever);
     assert!(refused(&pickle, &floats(4)).contains("more dimensions than any library knows"));

@@ -55,7 +55,8 @@ impl Operator for Projections {
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
         Some(self)
     }
-    /// What is linear can be conditioned on exactly. Without this power, `fast` and `best` take Langevin dynamics.
+    /// What is linear can be conditioned on exactly. An operator without this power names a kernel that needs no more than a
+    /// derivative: `Preset::Fast.settings(name, None, Some("underdamped"))`.
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }

@@ -59,33 +59,37 @@ pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Re
 }
 
 /// Pictures `[n, channels, height, width]` in [-1, 1] as they are, of one size: a picture, a folder of them, or an array. Of a
-/// run's own files, the tensor of a name is taken, and `[n, chains, …]` is one picture after the other.
-pub fn as_they_are(path: &Path, tensor: Choice) -> Result<Batch> {
+/// run's own files, the tensor of a name is taken, and `[n, chains, …]` is one picture after the other; the chains are said beside
+/// them.
+pub fn as_they_are(path: &Path, tensor: Choice) -> Result<(Batch, usize)> {
     let refuse = |e: daps_files::Error| Error::content(path, e);
     if !path.exists() {
         return Err(Error::content(path, "no such file or folder"));
     }
     if !path.is_dir() && is_array(path) {
-        let values = daps_files::as_pictures(&daps_files::read_array(path, tensor).map_err(refuse)?)
-            .map_err(refuse)?;
+        if matches!(tensor, Choice::Named(_)) && daps_files::ending(path) == "npy" {
+            return Err(Error::content(path, "has one array without a name; leave out --tensor"));
+        }
+        let array = daps_files::read_array(path, tensor).map_err(refuse)?;
+        let values = daps_files::as_pictures(&array).map_err(refuse)?;
         daps_core::real::check_finite(&path.display().to_string(), &values)?;
+        let unnamed = |values: Tensor| Batch { values, names: vec![], notes: vec![] };
+        // Samples of a run: chains may leave the range of pictures.
+        if let [_, chains, _, _, _] = *values.dims() {
+            return Ok((unnamed(values.flatten(0, 1)?), chains));
+        }
         if let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)? {
             let what =
                 format!("values from {low} to {high}, where pictures have -1 to 1 (or 0 to 255 as bytes)");
             return Err(Error::content(path, what));
         }
-        let values = match *values.dims() {
-            [_, _, _] => values.unsqueeze(0)?,
-            [_, _, _, _, _] => values.flatten(0, 1)?,
-            _ => values,
-        };
-        return Ok(Batch { values, names: vec![], notes: vec![] });
+        return Ok((unnamed(if values.dims().len() == 3 { values.unsqueeze(0)? } else { values }), 1));
     }
     let paths =
         if path.is_dir() { daps_files::pictures_in(path).map_err(refuse)? } else { vec![path.to_path_buf()] };
     let first = daps_files::open(&daps_files::read(&paths[0]).map_err(refuse)?).map_err(refuse)?.pixels;
     let channels = if first.color().has_color() { 3 } else { 1 };
-    pictures(&paths, &[channels, first.height() as usize, first.width() as usize], false)
+    Ok((pictures(&paths, &[channels, first.height() as usize, first.width() as usize], false)?, 1))
 }
 
 fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {

@@ -161,7 +161,9 @@ fn network_of(table: &Table, base: &Path) -> Result<Option<NetworkConfig>> {
     if table.get("kind").and_then(Value::as_str) != Some(NETWORK) {
         return Ok(None);
     }
-    let settings = Network::of(table)?;
+    let mut table = table.clone();
+    crate::config::settle(&mut table, base)?;
+    let settings = Network::of(&table)?;
     Ok(Some(match (&settings.config, &settings.file) {
         (Some(config), _) => checkpoint::config_named(config)?,
         (None, Some(file)) => checkpoint::config_of(&base.join(file))?,

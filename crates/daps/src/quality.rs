@@ -44,16 +44,19 @@ type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;
 /// no picture has are refused, because [`compare`] would clip them away.
 pub fn read(images: &Path, truth: &Path, tensor: Option<&str>) -> Result<(Tensor, Tensor)> {
     let choice = tensor.map_or(Choice::Preferred("samples"), Choice::Named);
-    let (a, b) = (load::as_they_are(images, choice)?, load::as_they_are(truth, Choice::Preferred("truth"))?);
-    if !a.names.is_empty() && a.names.len() == b.names.len() && a.names.len() > 1 && a.names != b.names {
+    let (a, chains) = load::as_they_are(images, choice)?;
+    let (b, _) = load::as_they_are(truth, Choice::Preferred("truth"))?;
+    if a.names.len() > 1 && a.names.len() == b.names.len() && a.names != b.names {
         let what = "its pictures have other names than those of the truth, so that nothing says which belongs to which";
         return Err(Error::content(images, what));
     }
     let (n, m) = (a.values.dims()[0], b.values.dims()[0]);
-    let truth = match m > 0 && n > m && n % m == 0 {
+    // One truth of all, or one for the chains of each measurement; anything else is left to the comparison of shapes.
+    let each = if m == 1 { n } else { chains };
+    let truth = match n > m && n == each * m {
         true => {
-            let each: Vec<u32> = (0..n).map(|i| (i / (n / m)) as u32).collect();
-            b.values.index_select(&Tensor::new(each, &candle_core::Device::Cpu)?, 0)?
+            let index: Vec<u32> = (0..n).map(|i| (i / each) as u32).collect();
+            b.values.index_select(&Tensor::new(index, &candle_core::Device::Cpu)?, 0)?
         }
         false => b.values,
     };

@@ -138,7 +138,7 @@ fn joined<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> String {
 /// The table of trials with those that earlier searches in the directory made of other tasks.
 fn kept_trials(before: &str, searched: &[&str]) -> String {
     let is_other = |line: &&str| searched.iter().all(|task| line.split(',').next() != Some(*task));
-    let kept = before.lines().skip(1).filter(is_other);
+    let kept = before.lines().skip_while(|line| *line != HEAD).skip(1).filter(is_other);
     std::iter::once(HEAD).chain(kept).fold(String::new(), |text, line| text + line + "\n")
 }
 
@@ -377,5 +377,6 @@ mod tests {
         let first = kept_trials("", &[]) + "hdr,0,std=0.3 lambda=2,4,PSNR,20.5\nblur,0,,4,SSIM,0.7\n";
         assert_eq!(kept_trials(&first, &[]), first);
         assert_eq!(kept_trials(&first, &["hdr"]), format!("{HEAD}\nblur,0,,4,SSIM,0.7\n"));
+        assert_eq!(kept_trials("other,columns\nhdr,0\n", &[]), format!("{HEAD}\n"));
     }
 }

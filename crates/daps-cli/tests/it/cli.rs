@@ -65,7 +65,7 @@ fn lists_and_explains_what_the_registries_hold() {
         ("blur", "border = \"reflect\""),
         ("toy2d", "no settings"),
         ("mri", "maps = FILE: an array [coils, 2, height, width]"),
-        ("mri", "its coil maps and mask comes from the seed"),
+        ("mri", "from the seed: its coil maps and mask"),
         ("dense", "matrix = FILE: an array [outputs, inputs]"),
         ("gaussian", "std = 0.5"),
         ("network", "config = \"ffhq256\""),
@@ -146,7 +146,6 @@ fn system_errors_are_said_once() {
     );
 }
 
-/// Files start at the configuration that names them, wherever the command is called; what a run wrote down can be run again.
 /// What cannot be written is no success, and what nobody can read is no failure.
 #[cfg(target_os = "linux")]
 #[test]
@@ -168,6 +167,7 @@ fn a_full_disk_is_an_error_for_results_alone() {
     );
 }
 
+/// Files start at the configuration that names them, wherever the command is called; what a run wrote down can be run again.
 #[test]
 fn a_run_is_repeated_from_what_it_wrote() {
     let dir = tempfile::tempdir().unwrap();

@@ -48,7 +48,7 @@ pub(super) fn leaves<T>(
             let Node::Text(name) = pickle.node(*key) else { continue };
             let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
             if name.len() > LONGEST_NAME {
-                return Err(Refused("holds a name that is too long for a tensor's".to_owned()));
+                return Err(Refused(TOO_LONG.to_owned()));
             }
             match pick(pickle.node(*value)) {
                 Some(leaf) => _ = found.insert(name, leaf),
@@ -65,6 +65,7 @@ const MOST_ITEMS: usize = 200_000;
 
 /// Bytes of a leaf's whole name, at most.
 const LONGEST_NAME: usize = 1024;
+const TOO_LONG: &str = "holds a name that is too long for a tensor's";
 
 /// The tensors of the state dictionary, or of a TorchScript module.
 pub(super) fn tensors(pickle: &Pickle) -> Result<BTreeMap<String, View>, Refused> {
@@ -84,11 +85,21 @@ pub(super) fn tensors(pickle: &Pickle) -> Result<BTreeMap<String, View>, Refused
             _ => None,
         };
         let items: Vec<(&str, Id)> = items.iter().filter_map(named).collect();
-        let tensor = |(name, id): &(&str, Id)| match pickle.node(*id) {
-            Node::Tensor(view) => Some(((*name).to_owned(), view.clone())),
-            _ => None,
-        };
-        let found: BTreeMap<String, View> = items.iter().filter_map(tensor).collect();
+        if items.len() > MOST_ITEMS {
+            return Err(Refused(format!(
+                "holds a dictionary of {} items, which is no network's",
+                items.len()
+            )));
+        }
+        let mut found = BTreeMap::new();
+        for (name, id) in &items {
+            if let Node::Tensor(view) = pickle.node(*id) {
+                if name.len() > LONGEST_NAME {
+                    return Err(Refused(TOO_LONG.to_owned()));
+                }
+                found.insert((*name).to_owned(), view.clone());
+            }
+        }
         let is_dict = |id: Id| matches!(pickle.node(id), Node::Dict(items) if !items.is_empty());
         let wrapped = WRAPPERS.iter().find_map(|w| items.iter().find(|(n, id)| n == w && is_dict(*id)));
         match wrapped {

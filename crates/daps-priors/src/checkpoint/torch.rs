@@ -1,7 +1,7 @@
 //! PyTorch's zip archives: one pickle that describes tensors, and their numbers in files of their own.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Ten
     }
     let pickle = pickle::read(&entries.bytes("data.pkl", LARGEST_PICKLE)?)?;
     let views = state_dict::tensors(&pickle)?;
-    for view in views.values() {
+    for view in views.values().collect::<HashSet<_>>() {
         *entries.uses.entry(view.storage.key.clone()).or_default() += 1;
     }
     let mut tensors = BTreeMap::new();

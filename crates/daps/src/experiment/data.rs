@@ -88,6 +88,7 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
     Ok((images.select(&plain)?.to_dtype(DType::F64)?, numbers, all))
 }
 
+/// The pictures inside the program, or the last of them.
 fn bundled_pictures(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64>, usize)> {
     let all = bundled::pictures_of(shape);
     let last = &all[all.len().saturating_sub(source.held_out.unwrap_or(all.len()))..];
@@ -99,4 +100,24 @@ fn bundled_pictures(source: &Source, shape: &[usize]) -> Result<(Tensor, Vec<u64
     }
     let values = Tensor::from_vec(values, batched(chosen.len(), shape), &Device::Cpu)?;
     Ok((values, chosen.iter().map(number).collect(), all.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_carries_faces_and_digits() {
+        let read = |shape: &[usize], held_out, images| {
+            let (source, fit) = (BUNDLED.into(), Default::default());
+            let source = Source { source, held_out, labels: None, skip: 0, images, fit };
+            Images::read(&source, shape, Path::new("")).map(|i| (i.truths.names, i.of))
+        };
+        let (faces, of) = read(&[3, 64, 64], None, 2).unwrap();
+        assert_eq!((faces, of), (vec!["07999".to_owned(), "08017".into()], 8));
+        let (digits, of) = read(&[1, 32, 32], Some(2), 2).unwrap();
+        assert_eq!((digits, of), (vec!["00007".to_owned(), "00002".into()], 6));
+        let error = read(&[1, 32, 32], None, 7).unwrap_err().to_string();
+        assert!(error.contains("has 6 images to choose from"), "{error}");
+    }
 }
