@@ -70,7 +70,7 @@ pub struct Args {
     options: Options,
 }
 
-/// The tasks that take a blur's kernel from a file; those of the linear ones become the operator that has no other.
+/// The tasks that take a blur's kernel from a file. The linear ones then become `blur`, which is nothing but that.
 const BLURS: [&str; 4] = ["blur", "gaussian_blur", "motion_blur", "nonlinear_blur"];
 
 /// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.

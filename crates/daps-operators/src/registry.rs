@@ -152,6 +152,16 @@ pub fn build(name: &str, params: &Table, shape: &[usize], seed: u64) -> Result<A
 mod tests {
     use super::*;
 
+    /// A shape that an operator works on.
+    fn shape_of(entry: &Entry) -> &'static [usize] {
+        match entry.name {
+            "toy2d" => &[2],
+            "mri" => &[2, 32, 48],
+            "xor" | "and" => &[1, 32, 32],
+            _ => &[3, 32, 48],
+        }
+    }
+
     #[test]
     fn unknown_names_and_parameters_are_refused_with_what_is_known() {
         let error = build("gausian_blur", &Table::new(), &[3, 64, 64], 0).err().unwrap().to_string();
@@ -173,12 +183,7 @@ mod tests {
         for (i, entry) in OPERATORS.iter().enumerate() {
             assert!(OPERATORS[..i].iter().all(|other| other.name != entry.name));
             assert!(!entry.summary.is_empty());
-            let shape: &[usize] = match entry.name {
-                "toy2d" => &[2],
-                "mri" => &[2, 32, 48],
-                "xor" | "and" => &[1, 32, 32],
-                _ => &[3, 32, 48],
-            };
+            let shape = shape_of(entry);
             let defaults = (entry.defaults)(shape);
             match (entry.build)(&defaults, shape, 1) {
                 Ok(operator) => {
@@ -214,12 +219,7 @@ mod tests {
     fn what_is_drawn_from_the_seed_is_said() {
         use daps_core::real::to_f64;
         for entry in OPERATORS.iter().filter(|e| e.files.iter().all(|f| !f.required)) {
-            let shape: &[usize] = match entry.name {
-                "toy2d" => &[2],
-                "mri" => &[2, 32, 32],
-                "xor" | "and" => &[1, 32, 32],
-                _ => &[3, 32, 32],
-            };
+            let shape = shape_of(entry);
             let n: usize = shape.iter().product();
             let x: Vec<f64> = (0..n).map(|i| ((i * 7919 % 13) % 2) as f64).collect();
             let x = daps_core::real::from_f64(x, &[&[1], shape].concat(), candle_core::DType::F64).unwrap();

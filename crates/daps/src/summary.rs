@@ -168,7 +168,8 @@ pub(crate) fn finite(v: f64) -> Option<f64> {
     v.is_finite().then_some(v)
 }
 
-fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// The mean of the numbers that are finite, where there are any.
+pub(crate) fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, n) = values.filter(|v| v.is_finite()).fold((0.0, 0usize), |(s, n), v| (s + v, n + 1));
     (n > 0).then(|| sum / n as f64)
 }

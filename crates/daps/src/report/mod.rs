@@ -5,7 +5,7 @@ mod html;
 
 use crate::output::Gallery;
 use crate::run::Run;
-use crate::summary::{Curves, Measurement, Outcome, Summary};
+use crate::summary::{Curves, Measurement, Outcome, Summary, average};
 use crate::{Result, task};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
@@ -73,12 +73,7 @@ fn misfit_title(run: &Run) -> &'static str {
 }
 
 fn overview(run: &Run, summary: &Summary) -> String {
-    let mean = |list: &Option<Vec<f64>>| {
-        list.as_ref().and_then(|l| {
-            let whole: Vec<f64> = l.iter().copied().filter(|v| v.is_finite()).collect();
-            (!whole.is_empty()).then(|| whole.iter().sum::<f64>() / whole.len() as f64)
-        })
-    };
+    let mean = |list: &Option<Vec<f64>>| average(list.iter().flatten().copied());
     let row = |m: &Measurement| {
         vec![
             escape(&m.name),
@@ -86,7 +81,7 @@ fn overview(run: &Run, summary: &Summary) -> String {
             number(mean(&m.ssim), 3),
             number(m.mean_psnr, 2),
             number(m.mean_ssim, 3),
-            number(Some(misfit(run, m.chi2)), 3),
+            number(Some(m.missed().unwrap_or(m.chi2)), 3),
             number(m.diversity, 2),
         ]
     };
