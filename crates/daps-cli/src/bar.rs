@@ -1,12 +1,12 @@
 //! Progress bars on standard error, and Ctrl-C as a request to stop after the current step.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use daps::progress::Progress;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 use crate::table::tell;
 
@@ -18,6 +18,7 @@ pub struct Bar {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
     told: Instant,
+    end: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Bar {
@@ -31,7 +32,7 @@ impl Bar {
                 std::process::exit(130);
             }
         })?;
-        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now() })
+        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now(), end: Arc::default() })
     }
 
     /// Whether a stop was asked for.
@@ -53,25 +54,39 @@ impl Bar {
 impl Progress for Bar {
     fn begin(&mut self, what: &str, of: usize) {
         let style = ProgressStyle::with_template(
-            "{prefix} [{bar:32}] {pos}/{len} {elapsed} + {eta} left  {wide_msg}",
+            "{prefix} [{bar:32}] {pos}/{len} {elapsed} + {left} left  {wide_msg}",
         );
+        self.end = Arc::default();
         self.bar = ProgressBar::new(of as u64).with_prefix(what.to_owned());
         if let Ok(style) = style {
-            self.bar.set_style(style.progress_chars("=> "));
+            let end = Arc::clone(&self.end);
+            let left = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+                _ = write!(to, "{:#}", HumanDuration(left(&end, || state.eta())));
+            };
+            self.bar.set_style(style.with_key("left", left).progress_chars("=> "));
         }
         self.told = Instant::now();
     }
 
     fn step(&mut self, note: &str) -> ControlFlow<()> {
-        self.bar.set_message(note.to_owned());
         self.bar.inc(1);
+        self.within(note)
+    }
+
+    fn within(&mut self, note: &str) -> ControlFlow<()> {
+        self.bar.set_message(note.to_owned());
         if self.bar.is_hidden() && self.told.elapsed() >= QUIET {
             self.told = Instant::now();
-            let (done, of, left) =
-                (self.bar.position(), self.bar.length().unwrap_or(0), self.bar.eta().as_secs() / 60 + 1);
+            let (done, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            let left = left(&self.end, || self.bar.eta()).as_secs() / 60 + 1;
             tell(&format!("{}: {done} of {of}, about {left} min left  {note}", self.bar.prefix()));
         }
         if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn expect(&mut self, seconds: f64) {
+        let end = Duration::try_from_secs_f64(seconds).ok().and_then(|left| Instant::now().checked_add(left));
+        *self.end.lock().expect("nobody panics with it") = end;
     }
 
     fn skip(&mut self, parts: usize) {
@@ -91,4 +106,10 @@ impl Progress for Bar {
     fn end(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// The time left: until the end that was announced, else by the parts that are done.
+fn left(end: &Mutex<Option<Instant>>, by_parts: impl FnOnce() -> Duration) -> Duration {
+    let end = *end.lock().expect("nobody panics with it");
+    end.map_or_else(by_parts, |end| end.saturating_duration_since(Instant::now()))
 }

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use crate::Outcome;
 use crate::bar::Bar;
-use crate::run::{free_name, misfit_title};
+use crate::run::free_name;
 use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
@@ -70,13 +70,13 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
             r.task.title.to_owned(),
             number(m.psnr.as_ref().map(|p| p[m.chosen]), 2),
             number(m.mean_psnr, 2),
-            number(Some(m.missed().unwrap_or(m.chi2)), 3),
+            number(Some(m.misfit()), 3),
             r.summary.nfe.to_string(),
             format!("{:.1}", r.seconds),
         ]
     };
     let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
-    let misfit = rows.first().map_or("chi2", |r| misfit_title(&r.summary));
+    let misfit = rows.first().map_or("", |r| r.summary.misfit_title());
     say(&table(&["task", "PSNR", "PSNR of mean", misfit, "denoiser calls", "seconds"], &cells, 1));
     say(&format!(
         "all pictures: {}\nthe report:   {}",

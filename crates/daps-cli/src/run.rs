@@ -81,27 +81,17 @@ pub fn free_name(name: &str) -> PathBuf {
         .unwrap_or_else(|| name.into())
 }
 
-/// What the misfit of a measurement is called.
-pub fn misfit_title(summary: &Summary) -> &'static str {
-    if summary.missed().is_some() { "tokens missed" } else { "chi2" }
-}
-
 /// What a run found, for people.
 pub fn show(summary: &Summary, out: &Path) {
     say(&format!("{} samples in {}", summary.samples, out.display()));
     let several = summary.measurements.len() > 1;
     if several && summary.psnr.is_some() {
-        let mean = |list: &Option<Vec<f64>>| {
-            let finite: Vec<f64> = list.iter().flatten().copied().filter(|v| v.is_finite()).collect();
-            (!finite.is_empty()).then(|| finite.iter().sum::<f64>() / finite.len() as f64)
-        };
         let row = |m: &Measurement| {
-            let misfit = m.missed().unwrap_or(m.chi2);
-            let numbers = [number(mean(&m.psnr), 2), number(m.mean_psnr, 2), number(Some(misfit), 3)];
+            let numbers = [number(m.sample_psnr(), 2), number(m.mean_psnr, 2), number(Some(m.misfit()), 3)];
             std::iter::once(m.name.clone()).chain(numbers).collect()
         };
         let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
-        say(&table(&["picture", "PSNR", "PSNR of mean", misfit_title(summary)], &rows, 1));
+        say(&table(&["picture", "PSNR", "PSNR of mean", summary.misfit_title()], &rows, 1));
     }
     let line = |name: &str, value: String| say(&format!("  {name:<27} {value}"));
     line("denoiser calls per sample", summary.nfe.to_string());

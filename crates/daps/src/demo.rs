@@ -192,20 +192,19 @@ impl Demo {
                 number(of(&m.psnr), 2),
                 number(of(&m.ssim), 3),
                 number(m.mean_psnr, 2),
-                number(Some(m.missed().unwrap_or(m.chi2)), 3),
+                number(Some(m.misfit()), 3),
                 number(m.diversity, 2),
                 r.summary.nfe.to_string(),
                 format!("{:.1}", r.seconds),
             ]
         };
         let cells: Vec<Vec<String>> = rows.iter().map(row).collect();
-        let tokens = rows.iter().any(|r| r.summary.missed().is_some());
         let head = [
             "task",
             "PSNR, chosen",
             "SSIM, chosen",
             "PSNR, mean",
-            if tokens { "measured tokens missed, share" } else { "χ² per number" },
+            rows.first().map_or("", |r| r.summary.misfit_title()),
             "diversity",
             "denoiser calls",
             "seconds",

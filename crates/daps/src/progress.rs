@@ -10,6 +10,12 @@ pub trait Progress {
     /// One more part is done.
     fn step(&mut self, note: &str) -> ControlFlow<()>;
 
+    /// The part under way has come to this point.
+    fn within(&mut self, note: &str) -> ControlFlow<()>;
+
+    /// What is left will take about so many seconds: said where parts differ too much to tell from those that are done.
+    fn expect(&mut self, _seconds: f64) {}
+
     /// Some parts were done before.
     fn skip(&mut self, parts: usize) {
         (0..parts).for_each(|_| _ = self.step("done before"));
@@ -26,6 +32,9 @@ pub trait Progress {
 impl Progress for () {
     fn begin(&mut self, _: &str, _: usize) {}
     fn step(&mut self, _: &str) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+    fn within(&mut self, _: &str) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
     fn end(&mut self) {}

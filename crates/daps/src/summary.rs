@@ -68,6 +68,9 @@ pub struct Measurement {
     /// How far that is from 1, in standard deviations of χ²; null for tokens, whose noise has no χ².
     #[serde(deserialize_with = "number")]
     pub chi2_z: f64,
+    /// Where tokens were measured, the share of them that the kept chains miss.
+    #[serde(default)]
+    pub missed: Option<f64>,
     /// RMS error of the prior when it denoises the sample from σ = 0.5, where it was needed to choose.
     #[serde(deserialize_with = "some_numbers")]
     pub denoising_error: Option<Vec<f64>>,
@@ -95,20 +98,42 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// The share of the measured tokens that samples miss, where tokens were measured: their noise has no χ².
+    /// How far samples are from it: χ² per number at its noise; of tokens, whose noise has none, the share that they miss.
     #[must_use]
-    pub fn missed(&self) -> Option<f64> {
-        let tokens = self.chi2_z.is_nan() && self.chi2.is_finite();
-        average(self.error.iter().map(|e| e * e)).filter(|_| tokens)
+    pub fn misfit(&self) -> f64 {
+        self.missed.unwrap_or(self.chi2)
+    }
+
+    /// PSNR of a sample in dB, mean over those that have one.
+    #[must_use]
+    pub fn sample_psnr(&self) -> Option<f64> {
+        average(self.psnr.iter().flatten().copied())
+    }
+
+    /// The same of SSIM.
+    #[must_use]
+    pub fn sample_ssim(&self) -> Option<f64> {
+        average(self.ssim.iter().flatten().copied())
     }
 }
 
 impl Summary {
-    /// The same over all measurements.
+    /// The share of the measured tokens that samples miss, mean over the measurements of tokens.
     #[must_use]
     pub fn missed(&self) -> Option<f64> {
-        average(self.measurements.iter().filter_map(Measurement::missed))
+        average(self.measurements.iter().filter_map(|m| m.missed))
     }
+
+    /// What [`Measurement::misfit`] is of these measurements.
+    #[must_use]
+    pub fn misfit_title(&self) -> &'static str {
+        misfit_title(self.missed().is_some())
+    }
+}
+
+/// What the misfit of tokens is, or of numbers.
+pub(crate) fn misfit_title(tokens: bool) -> &'static str {
+    if tokens { "measured tokens missed, share" } else { "χ² per number" }
 }
 
 /// JSON has null where a number is not finite.
@@ -249,6 +274,7 @@ impl Measurement {
         let fit = average(choice.kept.iter().map(|&c| chi2[c])).unwrap_or(f64::NAN);
         let error =
             |(c, lost): (&f64, &bool)| if *lost { f64::NAN } else { c.sqrt() * run.config.task.noise };
+        let missed = run.is_discrete().then(|| fit * run.config.task.noise.powi(2));
         Self {
             name: run.names[measurement].clone(),
             chosen: choice.chosen,
@@ -256,6 +282,7 @@ impl Measurement {
             error: chi2.iter().zip(diverged).map(error).collect(),
             chi2: fit,
             chi2_z: if run.is_discrete() { f64::NAN } else { (fit - 1.0) * (0.5 * m).sqrt() },
+            missed: missed.filter(|m| m.is_finite()),
             denoising_error: choice.denoising_error.clone(),
             psnr: None,
             ssim: None,

@@ -12,7 +12,7 @@ use toml::Table;
 use super::cell::{Cell, Level, mean};
 use super::pictures::half_turned;
 use super::store::{self, Cells, Store};
-use super::{Experiment, Pair, write};
+use super::{Experiment, Pair, pace, write};
 use crate::progress::Progress;
 use crate::summary::{Outcome, quality};
 use crate::{Result, Run, task};
@@ -32,13 +32,12 @@ pub struct Progressed {
     pub unfit: Vec<String>,
 }
 
-/// One (pair, seed): its keys, image by image, and the method's settings and levels.
+/// One (pair, seed): its keys, image by image, and the method's settings.
 pub(crate) struct Block<'a> {
     pub pair: &'a Pair<'a>,
     pub seed: u64,
     pub keys: Vec<String>,
     pub settings: Table,
-    pub levels: usize,
     pub chains: usize,
 }
 
@@ -58,9 +57,8 @@ impl Experiment {
             for &seed in &self.config.seeds {
                 let run = self.run(pair, seed, &[0])?;
                 let keys = self.keys(&run)?;
-                let (levels, chains) = (run.method.levels(), run.config.samples);
-                let settings = run.config.method.clone();
-                blocks.push(Block { pair, seed, keys, settings, levels, chains });
+                let (settings, chains) = (run.config.method.clone(), run.config.samples);
+                blocks.push(Block { pair, seed, keys, settings, chains });
             }
         }
         Ok(blocks)
@@ -140,15 +138,22 @@ impl Experiment {
         directory: &Path,
         progress: &mut dyn Progress,
     ) -> Result<bool> {
-        let left = |b: &Block, n: usize, store: &Store| self.missing(store.cells(), directory, b, n);
-        let work = |(b, n): &(&Block, usize)| left(b, *n, store).len().div_ceil(self.together(b)) * b.levels;
-        progress.begin(&self.config.name, wanted.iter().map(work).sum());
-        for (block, images) in wanted {
-            for images in left(block, *images, store).chunks(self.together(block)) {
+        let missing = wanted.iter().map(|(b, n)| self.missing(store.cells(), directory, b, *n));
+        let missing: Vec<Vec<usize>> = missing.collect();
+        let mut left: Vec<(&Block, usize)> =
+            wanted.iter().zip(&missing).map(|((b, _), m)| (*b, m.len())).collect();
+        progress.begin(&self.config.name, left.iter().map(|(_, n)| n).sum());
+        for (i, missing) in missing.iter().enumerate() {
+            let block = left[i].0;
+            for images in missing.chunks(self.together(block)) {
+                if let Some(seconds) = pace::seconds(&left, store.cells()) {
+                    progress.expect(seconds);
+                }
                 match self.batch(block, images, store, directory, progress) {
                     Err(error) if error.is_cancelled() => return Ok(false),
                     result => result?,
                 }
+                left[i].1 -= images.len();
             }
         }
         progress.end();
@@ -180,7 +185,7 @@ impl Experiment {
                 return ControlFlow::Break(());
             }
             let note = format!("{what}, image {} of {}", images[0] + 1, self.images());
-            progress.step(&format!("{note}, sigma {:.3}", step.sigma))
+            progress.within(&format!("{note}, sigma {:.3}", step.sigma))
         };
         let start = Instant::now();
         let result = run.method.sample(&task, &noise, None, &mut watch);
@@ -215,7 +220,10 @@ impl Experiment {
             }
             Err(error) => return Err(error.into()),
         };
-        store.append(cells)
+        store.append(cells)?;
+        // Whoever asks to stop here is heard at the next level.
+        images.iter().for_each(|_| _ = progress.step(&what));
+        Ok(())
     }
 
     /// Samples to cells, with their pictures on disk.
@@ -333,12 +341,15 @@ mod tests {
     use super::super::tests::{GAUSSIAN, small};
     use super::*;
 
-    /// Asks to stop at a step.
+    /// Asks to stop at a level.
     struct Until(usize);
 
     impl Progress for Until {
         fn begin(&mut self, _: &str, _: usize) {}
         fn step(&mut self, _: &str) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+        fn within(&mut self, _: &str) -> ControlFlow<()> {
             self.0 -= 1;
             if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }

@@ -16,6 +16,7 @@ mod estimate;
 mod figure;
 mod groups;
 mod notes;
+mod pace;
 mod paper;
 mod pictures;
 mod report;

@@ -5,7 +5,7 @@ mod html;
 
 use crate::output::Gallery;
 use crate::run::Run;
-use crate::summary::{Curves, Measurement, Outcome, Summary, average};
+use crate::summary::{Curves, Measurement, Outcome, Summary, misfit_title};
 use crate::{Result, task};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
@@ -68,26 +68,29 @@ fn misfit(run: &Run, chi2: f64) -> f64 {
     if run.is_discrete() { chi2 * run.config.task.noise.powi(2) } else { chi2 }
 }
 
-fn misfit_title(run: &Run) -> &'static str {
-    if run.is_discrete() { "measured tokens missed, share" } else { "χ² per number" }
-}
-
 fn overview(run: &Run, summary: &Summary) -> String {
-    let mean = |list: &Option<Vec<f64>>| average(list.iter().flatten().copied());
     let row = |m: &Measurement| {
         vec![
             escape(&m.name),
-            number(mean(&m.psnr), 2),
-            number(mean(&m.ssim), 3),
+            number(m.sample_psnr(), 2),
+            number(m.sample_ssim(), 3),
             number(m.mean_psnr, 2),
             number(m.mean_ssim, 3),
-            number(Some(m.missed().unwrap_or(m.chi2)), 3),
+            number(Some(m.misfit()), 3),
             number(m.diversity, 2),
         ]
     };
     let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
     table(
-        &["", "PSNR, samples", "SSIM, samples", "PSNR, mean", "SSIM, mean", misfit_title(run), "diversity"],
+        &[
+            "",
+            "PSNR, samples",
+            "SSIM, samples",
+            "PSNR, mean",
+            "SSIM, mean",
+            misfit_title(run.is_discrete()),
+            "diversity",
+        ],
         &rows,
     )
 }
@@ -155,7 +158,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
         "PSNR (dB)",
         "SSIM",
         "measurement error, RMS",
-        misfit_title(run),
+        misfit_title(run.is_discrete()),
         "denoising error at σ = 0.5",
     ];
     if found.denoising_error.is_none() {

@@ -3,6 +3,7 @@
 mod classes;
 mod export;
 mod tokens;
+mod validation;
 
 use std::fmt::Write;
 use std::ops::ControlFlow;
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
+use daps_core::Denoiser;
 use daps_core::real::to_f64;
-use daps_core::{Denoiser, SpreadTable};
 use daps_priors::training::{
     DENOISING_LEVELS, Goal, TrainConfig, Trainer, draw_samples, measure_spread, psnr,
 };
@@ -21,6 +22,7 @@ use crate::directory::{self, Entry};
 use crate::plot::{self, Line};
 use crate::progress::Progress;
 use crate::{Error, Result, files, picture};
+use validation::Validation;
 
 pub use export::{Exported, export};
 
@@ -160,43 +162,41 @@ impl Training {
         let (pictures, seed) = (self.directory.join("samples.png"), self.trainer.config().seed);
         let held_out = self.trainer.data().held_out.first(QUICK)?;
         let measured = held_out.dims()[0] >= 2;
-        let line = match self.trainer.config().goal() {
+        let validation = match self.trainer.config().goal() {
             Goal::Denoiser => {
                 let prior = self.trainer.average()?;
                 write_samples(&pictures, &prior, seed)?;
                 let table = measured.then(|| measure_spread(&prior, &held_out, &DENOISING_LEVELS, seed));
-                let line = match table {
-                    Some(Ok(table)) => denoising_line(&table),
+                let found = match table {
+                    Some(Ok(table)) => {
+                        table.sigma.iter().zip(&table.r).map(|(s, r)| (Some(*s), psnr(*r))).collect()
+                    }
                     // Such as held-out images that are all alike: no reason to end a training.
-                    Some(Err(error)) => format!("not measured: {error}"),
-                    None => String::new(),
+                    Some(Err(error)) => {
+                        progress.note(&format!("held-out denoising: not measured: {error}"));
+                        vec![]
+                    }
+                    None => vec![],
                 };
-                ("held-out denoising, σ: dB", line)
+                Validation { what: "held-out denoising, dB", column: "psnr", digits: 2, found }
             }
             Goal::Tokens(_) => {
                 let prior = self.trainer.average_tokens()?;
                 tokens::write_samples(&pictures, &prior, seed)?;
                 let table = if measured { tokens::cross_entropy(&prior, &held_out, seed)? } else { vec![] };
-                ("held-out cross-entropy, σ: nats", tokens::line(&table))
+                let found = table.into_iter().map(|(sigma, nats)| (Some(sigma), nats)).collect();
+                Validation { what: "held-out cross-entropy, nats", column: "cross_entropy", digits: 4, found }
             }
             Goal::Classes(_) => {
                 let (classifier, data) = (self.trainer.average_classifier()?, self.trainer.data());
-                let line = match measured {
-                    true => {
-                        classes::accuracy(&classifier, &data.held_out, &data.labels.held_out)?.to_string()
-                    }
-                    false => String::new(),
-                };
-                ("held-out accuracy", line)
+                let share = || classes::accuracy(&classifier, &data.held_out, &data.labels.held_out);
+                let found = if measured { vec![(None, share()?)] } else { vec![] };
+                Validation { what: "held-out accuracy", column: "accuracy", digits: 4, found }
             }
         };
-        if measured {
-            let (what, line) = line;
-            progress.note(&format!("{what}  {line}"));
-            let entry = format!("{},{line}\n", self.trainer.images());
-            let path = self.directory.join("validation.csv");
-            let before = if path.exists() { files::read_text(&path)? } else { String::new() };
-            files::write(&path, (before + &entry).as_bytes())?;
+        if !validation.found.is_empty() {
+            progress.note(&validation.line());
+            validation.append(&self.directory.join("validation.csv"), self.trainer.images())?;
         }
         Ok(())
     }
@@ -204,12 +204,6 @@ impl Training {
     fn write(&self, name: &str, text: &str) -> Result<()> {
         files::write(&self.directory.join(name), text.as_bytes())
     }
-}
-
-/// "0.05: 31.2, 0.1: 28.0, …"
-fn denoising_line(table: &SpreadTable) -> String {
-    let each = table.sigma.iter().zip(&table.r).map(|(s, r)| format!("{s}: {:.2}", psnr(*r)));
-    each.collect::<Vec<_>>().join(", ")
 }
 
 /// Draws samples of a prior and writes them as a square of pictures, if they are pictures.

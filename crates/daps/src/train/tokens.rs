@@ -49,8 +49,3 @@ pub(super) fn cross_entropy(
     };
     LEVELS.iter().enumerate().map(level).collect()
 }
-
-/// "0.05: 0.011, 0.2: 0.030, …"
-pub(super) fn line(table: &[(f64, f64)]) -> String {
-    table.iter().map(|(sigma, nats)| format!("{sigma}: {nats:.4}")).collect::<Vec<_>>().join(", ")
-}
