@@ -41,6 +41,10 @@ pub struct Args {
     /// How many to take: the last ones in the order of their names
     #[arg(long, default_value_t = 4)]
     images: usize,
+    /// How images of another size are fitted: cropped to their middle and resized, or padded with black [default: what is
+    /// usual for the prior's kind: crop, and pad for tokens]
+    #[arg(long, value_enum)]
+    fit: Option<How>,
     /// Chains per image
     #[arg(long, default_value_t = 1)]
     samples: usize,
@@ -59,6 +63,12 @@ pub struct Args {
     /// Print the outcome as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum How {
+    Crop,
+    Pad,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -102,7 +112,17 @@ impl Args {
                 labels: None,
                 skip: 0,
                 images: self.images,
-                fit: if discrete { Fit::Pad } else { Fit::Crop },
+                fit: match self.fit {
+                    Some(How::Crop) => Fit::Crop,
+                    Some(How::Pad) => Fit::Pad,
+                    None => {
+                        if discrete {
+                            Fit::Pad
+                        } else {
+                            Fit::Crop
+                        }
+                    }
+                },
             },
             methods: vec![MethodEntry::new(&self.method, settings(&self.set)?)],
             plots: vec![],
@@ -136,7 +156,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     }
     let row = |f: &Found| {
         let values: Vec<String> = f.parameters.iter().map(|(k, v)| format!("{k} = {v}")).collect();
-        let parameters = f.refusal.clone().unwrap_or_else(|| values.join(", "));
+        let values = if values.is_empty() { "the defaults".into() } else { values.join(", ") };
+        let parameters = f.refusal.clone().unwrap_or(values);
         vec![f.task.clone(), number(f.score, 3), number(f.default_score, 3), parameters]
     };
     say(&table(&["task", "best", "defaults", "parameters"], &found.iter().map(row).collect::<Vec<_>>(), 1));

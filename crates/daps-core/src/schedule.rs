@@ -223,6 +223,20 @@ impl Schedule {
         self.sigmas[0]
     }
 
+    /// Lays out a rule for a method that can only go down: one that removes noise step by step knows no way back up.
+    pub fn falling(method: &str, rule: &ScheduleRule) -> Result<Self> {
+        let schedule = Self::new(rule)?;
+        let rise = schedule.steps().find(|step| step.next > step.sigma);
+        match rise {
+            Some(Step { sigma, next, .. }) => Err(Error::invalid(
+                format!("{method}.schedule"),
+                "levels that fall",
+                format!("{next} after {sigma}"),
+            )),
+            None => Ok(schedule),
+        }
+    }
+
     /// The passages in order.
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         let (of, start) = (self.len(), self.start());
@@ -273,6 +287,10 @@ mod tests {
     #[test]
     fn levels_may_rise_but_must_end_at_zero() {
         assert!(Schedule::from_levels(vec![1.0, 0.5, 0.8, 0.0]).is_ok());
+        let levels = |sigmas: &[f64]| ScheduleRule::Levels { sigmas: sigmas.to_vec() };
+        assert!(Schedule::falling("dps", &levels(&[1.0, 0.5, 0.0])).is_ok());
+        let error = Schedule::falling("dps", &levels(&[1.0, 0.5, 0.8, 0.0])).unwrap_err().to_string();
+        assert!(error.contains("dps.schedule") && error.contains("0.8 after 0.5"), "{error}");
         for bad in [
             vec![],
             vec![0.0],

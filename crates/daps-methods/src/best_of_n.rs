@@ -43,7 +43,7 @@ impl Method for BestOfN {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        Schedule::falling("best_of_n", &self.schedule)
     }
 
     fn check_settings(&self) -> Result<()> {

@@ -51,7 +51,7 @@ impl Method for Ddnm {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        Schedule::falling("ddnm", &self.schedule)
     }
 
     fn check_settings(&self) -> Result<()> {

@@ -56,7 +56,7 @@ impl Method for Ddrm {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        Schedule::falling("ddrm", &self.schedule)
     }
 
     fn check_settings(&self) -> Result<()> {

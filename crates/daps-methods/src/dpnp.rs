@@ -5,7 +5,7 @@
 //! Metropolis-adjusted Langevin otherwise; x_{k+1} ~ p(x) exp(-‖x - x_{k+½}‖²/(2η_k²)), by the stochastic sampler
 //! ("DDS-DDPM"), which is reverse diffusion from x_{k+½} taken as a state of level η_k.
 //!
-//! The paper asks for η_k that decreases to a small value: here, as in the released code, it is held at η_0 for `hold` iterations
+//! The paper asks for η_k that decreases to a small value: here, as in the released code, it stays at η_0 for `hold` iterations after the first
 //! and then falls geometrically to η_min. Deviations: without the release's warm start by another method η_0 has to be larger (3
 //! for their 0.4); the deterministic sampler ("DDS-DDIM") is left out; D is not clipped to [-1, 1].
 
@@ -22,7 +22,7 @@ use crate::{Reverse, split};
 pub struct Dpnp {
     /// Iterations.
     pub iterations: usize,
-    /// Iterations at η_0 before it falls.
+    /// Iterations at η_0 after the first, before it falls.
     pub hold: usize,
     /// η_0.
     pub eta: f64,
@@ -63,7 +63,7 @@ impl Method for Dpnp {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        let falls = self.iterations.saturating_sub(self.hold).max(2) - 1;
+        let falls = self.iterations.saturating_sub(self.hold + 1).max(1);
         let eta = |k: usize| {
             let t = k.saturating_sub(self.hold) as f64 / falls as f64;
             self.eta * (self.eta_min / self.eta).powf(t)
@@ -76,8 +76,8 @@ impl Method for Dpnp {
         check_positive("dpnp.eta_min", self.eta_min)?;
         self.reverse.check("dpnp")?;
         self.nonlinear.build()?;
-        if self.hold >= self.iterations {
-            let expected = format!("more than hold ({})", self.hold);
+        if self.iterations < self.hold + 2 {
+            let expected = format!("at least hold + 2 ({}), so that the coupling can fall", self.hold + 2);
             return Err(Error::invalid("dpnp.iterations", expected, self.iterations));
         }
         Ok(())

@@ -127,7 +127,10 @@ impl Method for Dps {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        match self.dynamics {
+            Dynamics::Sde => Schedule::falling("dps", &self.schedule),
+            Dynamics::Ode => Schedule::new(&self.schedule),
+        }
     }
 
     fn check_settings(&self) -> Result<()> {

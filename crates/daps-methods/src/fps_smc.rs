@@ -67,7 +67,7 @@ impl Method for FpsSmc {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        Schedule::falling("fps_smc", &self.schedule)
     }
 
     fn check_settings(&self) -> Result<()> {

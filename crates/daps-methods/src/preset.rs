@@ -87,9 +87,11 @@ impl Own {
         let levels = budget.map_or(Ok(self.levels), levels_of)?;
         let schedule = ScheduleRule::Poly { levels, max: self.max, min: self.min, rho: RHO };
         let kernel = match kernel {
-            Some(name) => KernelConfig::named(name)?,
             None if is_linear(task) => KernelConfig::Exact(Exact::default()),
-            None => KernelConfig::Underdamped(Underdamped { steps: self.steps, ..Underdamped::default() }),
+            None | Some("underdamped") => {
+                KernelConfig::Underdamped(Underdamped { steps: self.steps, ..Underdamped::default() })
+            }
+            Some(name) => KernelConfig::named(name)?,
         };
         // HDR's own exact draw is pixel by pixel, and the other kernels' steps are as short as the smallest variance.
         let spread = match &kernel {
@@ -328,9 +330,72 @@ mod tests {
             assert_eq!((levels("80").unwrap(), levels("1k").unwrap()), (80, 1000));
             assert!(levels("0").is_err() && levels("many").is_err());
             assert!(preset.settings("hdr", None, Some("gibbs")).is_err());
+            // To name what is chosen anyway changes nothing.
+            for (task, kernel) in [("hdr", "underdamped"), ("gaussian_blur", "exact")] {
+                let named = preset.settings(task, None, Some(kernel)).unwrap();
+                assert_eq!(named, preset.settings(task, None, None).unwrap());
+            }
             let usual = preset.settings("hdr", None, Some("exact")).unwrap();
             assert_eq!(preset.daps("hdr", None, "exact").unwrap(), usual);
         }
+    }
+
+    /// The numbers of the paper's table of settings and of the official code, written out once more.
+    #[test]
+    fn presets_have_the_numbers_of_the_paper_and_of_the_code() {
+        let decay = |eta0, delta, by| StepSize::Decay { eta0, delta, by, cut: None };
+        let langevin = |preset: Preset, task: &str| preset.daps(task, Some("1k"), "langevin").unwrap();
+        for (task, eta0, hmc) in [
+            ("super_resolution", 1e-4, (12, 1.04e-4, 0.012, 0.90)),
+            ("inpaint_box", 5e-5, (84, 1.15e-5, 0.014, 0.003)),
+            ("inpaint_random", 1e-4, (11, 3.56e-5, 0.015, 0.80)),
+            ("gaussian_blur", 1e-4, (82, 4.04e-5, 0.011, 0.10)),
+            ("motion_blur", 5e-5, (96, 3.69e-5, 0.010, 0.11)),
+            ("phase_retrieval", 5e-5, (62, 9.75e-6, 0.019, 0.73)),
+            ("nonlinear_blur", 5e-5, (85, 1.2e-5, 0.012, 0.46)),
+            ("hdr", 2e-5, (100, 2.18e-5, 0.013, 0.23)),
+        ] {
+            for (preset, by) in [
+                (Preset::Paper, DecayBy::Index),
+                (Preset::Legacy, DecayBy::Index),
+                (Preset::Official, DecayBy::IndexPlusOne),
+            ] {
+                let of_code = preset != Preset::Paper && task == "nonlinear_blur";
+                let (steps, eta0) = if of_code { (200, 1e-5) } else { (100, eta0) };
+                let step_size = decay(eta0, 0.01, by);
+                let expected = KernelConfig::Langevin(Langevin { steps, step_size });
+                assert_eq!(langevin(preset, task).kernel, expected, "{preset:?}, {task}");
+                let (steps, eta0, delta, momentum) = hmc;
+                let expected = KernelConfig::Hmc(Hmc { steps, step_size: decay(eta0, delta, by), momentum });
+                assert_eq!(preset.daps(task, None, "hmc").unwrap().kernel, expected, "{preset:?}, {task}");
+            }
+        }
+        let ode = |min, end| Estimate::Gaussian {
+            center: Center::Ode(Ode {
+                steps: OdeSteps::Fixed(5),
+                min,
+                rho: 7.0,
+                end,
+                order: OdeOrder::Euler,
+            }),
+            spread: Spread::Sigma,
+        };
+        let poly = ScheduleRule::Poly { levels: 200, max: 100.0, min: 0.1, rho: 7.0 };
+        let cut = ScheduleRule::PolyCut { levels: 200, max: 100.0, min: 0.1, rho: 7.0 };
+        for (preset, beta, schedule, estimate) in [
+            (Preset::Paper, 0.01, &poly, ode(0.02, OdeEnd::Zero)),
+            (Preset::Legacy, 0.01, &poly, ode(0.01, OdeEnd::Zero)),
+            (Preset::Official, 0.01 / 2.0f64.sqrt(), &cut, ode(0.01, OdeEnd::Min)),
+        ] {
+            let daps = langevin(preset, "hdr");
+            assert_eq!(
+                (daps.beta, &daps.schedule, &daps.estimate),
+                (Some(beta), schedule, &estimate),
+                "{preset:?}"
+            );
+        }
+        // Its Metropolis ratio has the half that its gradient lacks.
+        assert_eq!(Preset::Official.daps("hdr", None, "metropolis").unwrap().beta, Some(0.01));
     }
 
     #[test]

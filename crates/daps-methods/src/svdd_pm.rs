@@ -63,7 +63,7 @@ impl Method for SvddPm {
     }
 
     fn schedule(&self) -> Result<Schedule> {
-        Schedule::new(&self.schedule)
+        Schedule::falling("svdd_pm", &self.schedule)
     }
 
     fn check_settings(&self) -> Result<()> {

@@ -230,9 +230,12 @@ fn samples_do_not_depend_on_batch_order_or_threads() {
 /// Stopped after every level in turn and resumed from the state that the observer saw: the same bits.
 #[test]
 fn a_resumed_run_gives_the_same_bits() {
-    let setup = Setup::new(Kind::Masks);
     let rows = [0usize, 5, 11];
-    for (name, method) in methods(Kind::Masks) {
+    for (kind, name, method) in [Kind::Masks, Kind::Phase, Kind::Blurs]
+        .into_iter()
+        .flat_map(|kind| methods(kind).into_iter().map(move |(name, method)| (kind, name, method)))
+    {
+        let setup = Setup::new(kind);
         let whole = setup.sample(&*method, &rows);
         for stop in 0..4 {
             let (task, noise) = setup.task(&rows);
@@ -254,7 +257,7 @@ fn a_resumed_run_gives_the_same_bits() {
                 .map(|x| x.iter().map(|v| v.to_bits()).collect())
                 .collect();
             for (row, bits) in rows.iter().zip(bits) {
-                assert_eq!(bits, whole[row], "{name}, stopped after level {stop}");
+                assert_eq!(bits, whole[row], "{name}, {kind:?}, stopped after level {stop}");
             }
         }
     }

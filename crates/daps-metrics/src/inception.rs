@@ -6,7 +6,7 @@
 //! with.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::to_f64;
+use daps_core::real::{check_finite, to_f64};
 use daps_core::{Error, Result};
 use rayon::prelude::*;
 
@@ -112,6 +112,7 @@ impl Inception {
 
     /// 2048 features of every image `[n, 3, height, width]` in [-1, 1], row by row.
     pub fn features(&self, x: &Tensor) -> Result<Vec<f64>> {
+        check_finite("images", x)?;
         let x = images(x)?;
         let mut all = Vec::with_capacity(x.dims()[0] * FEATURES);
         for i in 0..x.dims()[0] {
@@ -175,7 +176,7 @@ fn folded(weights: &Weights, name: &str, stride: usize, same: bool) -> Result<Co
         return Err(Error::invalid(
             format!("normalisation of {name}"),
             format!("{out} numbers each"),
-            beta.len(),
+            format!("{}, {} and {}", beta.len(), mean.len(), var.len()),
         ));
     }
     let scale: Vec<f64> = var.iter().map(|v| 1.0 / (v + EPSILON).sqrt()).collect();

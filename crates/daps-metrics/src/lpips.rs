@@ -5,7 +5,7 @@
 //! pixels and added up. The variant "replace pooling" of the piq package has means in place of maxima in VGG16.
 
 use candle_core::Tensor;
-use daps_core::real::to_f64;
+use daps_core::real::{finite_rows, to_f64};
 use daps_core::{Error, Result};
 
 use crate::convnet::{Conv, Weights, avg_pool, images, max_pool, normalise, weight};
@@ -130,15 +130,22 @@ impl Lpips {
         Ok(found)
     }
 
-    /// The distance of every pair of images `[n, 3, height, width]` in [-1, 1].
+    /// The distance of every pair of images `[n, 3, height, width]` in [-1, 1]; NaN where one of them is not finite.
     pub fn distance(&self, a: &Tensor, b: &Tensor) -> Result<Vec<f64>> {
         if a.dims() != b.dims() {
             return Err(Error::shape("images", a.dims(), b.dims()));
         }
         let n = images(a)?.dims()[0];
         let mut total = vec![0.0; n];
+        // A ReLU would make zeros of what is no number.
+        let finite = finite_rows(a)?.into_iter().zip(finite_rows(b)?).map(|(a, b)| a && b);
+        let finite: Vec<bool> = finite.collect();
         // One pair at a time: no value depends on the other pairs, and the largest maps are those of one.
         for (i, total) in total.iter_mut().enumerate() {
+            if !finite[i] {
+                *total = f64::NAN;
+                continue;
+            }
             let (fa, fb) = (self.features(&a.narrow(0, i, 1)?)?, self.features(&b.narrow(0, i, 1)?)?);
             for ((fa, fb), head) in fa.iter().zip(&fb).zip(&self.heads) {
                 let channels = fa.dims()[1];

@@ -71,6 +71,13 @@ fn random_lpips(backbone: Backbone) -> Weights {
     weights
 }
 
+/// The same images with one number of the first that is none.
+fn spoiled(x: &Tensor) -> Tensor {
+    let mut values = x.flatten_all().unwrap().to_dtype(candle_core::DType::F64).unwrap().to_vec1().unwrap();
+    values[5] = f64::NAN;
+    tensor(values, x.dims())
+}
+
 #[test]
 fn lpips_with_random_weights_is_that_of_lpips_and_piq() {
     let golden = golden();
@@ -95,6 +102,9 @@ fn lpips_with_random_weights_is_that_of_lpips_and_piq() {
             }
         }
         assert!(metric.distance(&a, &a).unwrap().iter().all(|d| d.abs() < 1e-9));
+        let (broken, whole) = (spoiled(&a), metric.distance(&a, &b).unwrap());
+        let with_nan = metric.distance(&broken, &b).unwrap();
+        assert!(with_nan[0].is_nan() && with_nan[1..] == whole[1..], "{with_nan:?}");
         let tiny = Tensor::zeros((1, 3, 4, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
         assert!(metric.distance(&tiny, &tiny).is_err(), "{backbone:?}: 4x4 vanishes on the way");
     }
@@ -124,5 +134,6 @@ fn inception_with_random_weights_has_torchs_features() {
     let (a, _) = pair(&SHAPE);
     let features = network.features(&tensor(a.iter().map(|v| 2.0 * v - 1.0).collect(), &SHAPE)).unwrap();
     assert_eq!(features.len(), 2 * FEATURES);
+    assert!(network.features(&spoiled(&tensor(a, &SHAPE))).is_err());
     inception_agrees(&features, &golden["inception_random"]);
 }

@@ -104,7 +104,8 @@ fn keep<T: Real>(mask: &[bool], x: &[T], out: &mut [T]) {
 /// A mask `[1, 1, height, width]` that hides a square of side `size` at a random place at least `margin` from the border.
 pub fn box_mask(height: usize, width: usize, size: usize, margin: usize, seed: u64) -> Result<Tensor> {
     let side = height.min(width);
-    if size == 0 || size + 2 * margin > side {
+    let needed = margin.checked_mul(2).and_then(|both| both.checked_add(size));
+    if size == 0 || needed.is_none_or(|needed| needed > side) {
         let expected = format!("a positive size that with twice the margin {margin} fits the side {side}");
         return Err(Error::invalid("inpaint_box size", expected, size));
     }

@@ -316,12 +316,18 @@ impl Linear for Mri {
             return Some(Err(error));
         }
         let n = self.pixels();
-        let diagonal = self.diagonal.get_or_init(|| {
-            let rows = 0..self.rows().unwrap_or(1);
-            let one =
-                |row| fourier_diagonal(self.plans.double(), self.maps.get(row).wide(), self.masks.get(row));
-            PerRow::new(rows.map(one).collect())
-        });
+        // Computed before it is put there: a thread that waits for parts of it may take up work that asks for it, too.
+        let diagonal = match self.diagonal.get() {
+            Some(diagonal) => diagonal,
+            None => {
+                let rows = 0..self.rows().unwrap_or(1);
+                let one = |row| {
+                    fourier_diagonal(self.plans.double(), self.maps.get(row).wide(), self.masks.get(row))
+                };
+                let computed = PerRow::new(rows.map(one).collect());
+                self.diagonal.get_or_init(|| computed)
+            }
+        };
         Some(
             with_real!(v.dtype(), T => map_rows::<T>(self.name(), v, &self.input, &self.input, |row, v, out| {
                 let (fft, shift) = (T::fft(&self.plans), SPREAD_SHIFT * pick(&self.norm_squared, row));

@@ -201,9 +201,9 @@ impl Params for NonlinearParams {
                     &[("size", self.size.is_some()), ("intensity", self.intensity.is_some())],
                 )?;
                 let mut kernels = kernels(file, false)?;
-                match (kernels.pop(), kernels.is_empty()) {
-                    (Some(kernel), true) => kernel,
-                    _ => return Err(Error::invalid("kernel of nonlinear_blur", "one kernel", "several")),
+                match (kernels.len(), kernels.pop()) {
+                    (1, Some(kernel)) => kernel,
+                    (n, _) => return Err(Error::invalid("kernel of nonlinear_blur", "one kernel", n)),
                 }
             }
         };

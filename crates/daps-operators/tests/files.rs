@@ -41,6 +41,30 @@ fn a_mask_is_the_same_from_a_picture_an_array_and_a_tensor() {
     }
 }
 
+/// What files say is what is measured: a whole mask and one coil of sensitivity 2 keep energy, four times over.
+#[test]
+fn coil_maps_and_masks_of_mri_come_from_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let (maps, mask) = (folder.path().join("maps.npy"), folder.path().join("mask.npy"));
+    let twos: Vec<f32> = [2.0; 12].into_iter().chain([0.0; 12]).collect();
+    std::fs::write(&maps, npy("1, 2, 3, 4", &twos)).unwrap();
+    let mut table = params("maps", &maps);
+    table.extend(params("mask", &mask));
+    let x = Tensor::arange(0f64, 24.0, &Device::Cpu).unwrap().reshape((1, 2, 3, 4)).unwrap();
+    let energy = |x: &Tensor| to_f64(x).unwrap().iter().map(|v| v * v).sum::<f64>();
+    let measured = |seen: &[f32; 12]| {
+        std::fs::write(&mask, npy("3, 4", seen)).unwrap();
+        build("mri", &table, &[2, 3, 4], 0).unwrap().apply(&x).unwrap()
+    };
+    assert!((energy(&measured(&[1.0; 12])) / energy(&x) - 4.0).abs() < 1e-12);
+    // The middle of the centred spectrum is the sum over the picture.
+    let mut middle = [0.0; 12];
+    middle[6] = 1.0;
+    let sum = |part: std::ops::Range<usize>| part.sum::<usize>() as f64;
+    let expected = 4.0 * (sum(0..12).powi(2) + sum(12..24).powi(2)) / 12.0;
+    assert!((energy(&measured(&middle)) / expected - 1.0).abs() < 1e-12);
+}
+
 #[test]
 fn kernels_and_matrices_come_from_arrays() {
     let folder = tempfile::tempdir().unwrap();

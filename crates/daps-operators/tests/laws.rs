@@ -40,6 +40,21 @@ fn laws_hold_at_sizes_that_fill_blocks_and_lanes() {
     }
 }
 
+/// Masks that sample points, not lines, and others in every row, of coils that all rows share.
+#[test]
+fn mri_with_masks_of_points_for_every_row_obeys_every_law() {
+    let shape = [2, 7, 6];
+    let noise = Noise::chains(2, 3);
+    let at = |k| Address::new(0, Purpose::Reference, k);
+    let mask = noise.normal(at(1), &shape[1..], DType::F64).unwrap().ge(0.0).unwrap();
+    let operator = Mri::new(&coil_maps(3, shape[1], shape[2], 1).unwrap(), &mask).unwrap();
+    let seen: Vec<Vec<bool>> = operator.visible().unwrap();
+    assert!(seen.len() == 3 && seen[0] != seen[1], "every row has its own");
+    let operator: Arc<dyn Operator> = Arc::new(operator);
+    let x = noise.normal(at(0), &shape, DType::F64).unwrap();
+    laws::all(&operator, &x, 5).unwrap();
+}
+
 /// Coils of different strength in every row: no row's norm or preconditioner may follow its neighbours'.
 #[test]
 fn mri_with_coils_of_its_own_for_every_row_obeys_every_law() {

@@ -172,14 +172,22 @@ fn phase_retrieval_is_the_sum_over_the_padded_image() {
 #[test]
 fn mri_is_the_centred_sum_over_each_coil() {
     let (coils, h, w) = (2, 5, 6);
-    let (maps, mask) = (coil_maps(coils, h, w, 4).unwrap(), line_mask(w, 2.0, 0.2, 4).unwrap());
-    let operator = Mri::new(&maps, &mask).unwrap();
+    let points: Vec<u8> = (0..h * w).map(|p| u8::from(p * 7 % 5 < 3)).collect();
+    let points = Tensor::from_vec(points, (1, h, w), &Device::Cpu).unwrap();
+    for mask in [line_mask(w, 2.0, 0.2, 4).unwrap(), points] {
+        mri_is_the_centred_sum(coils, h, w, &mask);
+    }
+}
+
+fn mri_is_the_centred_sum(coils: usize, h: usize, w: usize, mask: &Tensor) {
+    let maps = coil_maps(coils, h, w, 4).unwrap();
+    let operator = Mri::new(&maps, mask).unwrap();
     let x = normal(5, 1, &[2, h, w]);
-    let (s, kept, v) = (to_f64(&maps).unwrap(), to_f64(&mask).unwrap(), to_f64(&x).unwrap());
+    let (s, kept, v) = (to_f64(&maps).unwrap(), to_f64(mask).unwrap(), to_f64(&x).unwrap());
     let n = h * w;
     let mut slow = vec![0.0; coils * 2 * n];
     for c in 0..coils {
-        for k in (0..n).filter(|k| kept[k % w] == 1.0) {
+        for k in (0..n).filter(|k| kept[k % kept.len()] == 1.0) {
             for p in 0..n {
                 let (a, b) = (s[2 * c * n + p], s[(2 * c + 1) * n + p]);
                 let (re, im) = (a * v[p] - b * v[n + p], a * v[n + p] + b * v[p]);

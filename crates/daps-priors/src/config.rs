@@ -10,7 +10,7 @@ use daps_core::{Full, RowCovariance};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
 
-use crate::{Empirical, Error, GaussianMixture, Result, read_array, read_images};
+use crate::{Empirical, Error, GaussianMixture, Result, read_array, read_images, read_pictures};
 
 /// A number for all values of a sample, or one for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -161,6 +161,9 @@ impl EmpiricalConfig {
     /// The prior over samples of a shape; file names are relative to `base`.
     pub fn build(&self, shape: &[usize], base: &Path) -> Result<Empirical> {
         let points = match (&self.file, &self.folder) {
+            (Some(file), None) if shape.len() == 3 => {
+                read_pictures(&base.join(file), self.tensor.as_deref())?
+            }
             (Some(file), None) => read_array(&base.join(file), self.tensor.as_deref())?,
             (None, Some(folder)) => read_images(&base.join(folder), shape, self.resize)?,
             _ => return Err(Error::config("empirical", "give either file or folder")),

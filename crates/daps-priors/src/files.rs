@@ -10,8 +10,21 @@ use crate::{Error, Result};
 
 /// A tensor in f64 from a `.npy` or `.safetensors` file; `name` picks one of several tensors of the latter.
 pub fn read_array(path: &Path, name: Option<&str>) -> Result<Tensor> {
+    read(path, name, |array| Ok(array.to_dtype(DType::F64)?))
+}
+
+/// The same of pictures, of which bytes stand for -1 to 1.
+pub fn read_pictures(path: &Path, name: Option<&str>) -> Result<Tensor> {
+    read(path, name, daps_files::as_pictures)
+}
+
+fn read(
+    path: &Path,
+    name: Option<&str>,
+    meaning: impl Fn(&Tensor) -> daps_files::Result<Tensor>,
+) -> Result<Tensor> {
     let array = daps_files::read_array(path, name.map_or(Choice::Only, Choice::Named))
-        .and_then(|array| Ok(array.to_dtype(DType::F64)?))
+        .and_then(|array| meaning(&array))
         .map_err(|e| Error::file(path, e))?;
     daps_core::real::check_finite(&path.display().to_string(), &array)?;
     Ok(array)
@@ -67,6 +80,9 @@ mod tests {
         save(&[1.0, f32::NAN]);
         let refused = read_array(&npy, None).unwrap_err().to_string();
         assert!(refused.contains("a.npy: 1 of 2 values are NaN"), "{refused}");
+        Tensor::new(&[0u8, 255], &Device::Cpu).unwrap().write_npy(&npy).unwrap();
+        assert_eq!(read_array(&npy, None).unwrap().to_vec1::<f64>().unwrap(), [0.0, 255.0]);
+        assert_eq!(read_pictures(&npy, None).unwrap().to_vec1::<f64>().unwrap(), [-1.0, 1.0]);
         let missing = read_array(&dir.path().join("b.npy"), None).unwrap_err().to_string();
         assert!(missing.ends_with("b.npy: no such file"), "{missing}");
     }

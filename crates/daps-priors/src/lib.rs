@@ -25,7 +25,7 @@ pub use classifier::Classifier;
 pub use config::{EmpiricalConfig, GaussianConfig, MixtureConfig, PerComponent, Values};
 pub use empirical::Empirical;
 pub use error::{Error, KeyMismatch, Result};
-pub use files::{read_array, read_images};
+pub use files::{read_array, read_images, read_pictures};
 pub use listed::Listed;
 pub use mixture::GaussianMixture;
 pub use network::{NetworkConfig, NetworkPrior, TokenPrior};

@@ -85,13 +85,17 @@ pub fn cache_directory() -> Result<PathBuf> {
         .ok_or_else(|| Error::Config("no cache directory: set DAPS_CACHE to a directory for weights".into()))
 }
 
+/// Whether the cache has weights under a name.
+pub fn is_there(name: &str) -> Result<bool> {
+    Ok(cache_directory()?.join(name).exists())
+}
+
 /// The weights under a name of the cache, or nothing where they were never fetched.
 pub fn load(name: &str) -> Result<Option<Weights>> {
-    let path = cache_directory()?.join(name);
-    if !path.exists() {
+    if !is_there(name)? {
         return Ok(None);
     }
-    Ok(Some(checkpoint::read(&path)?.tensors))
+    Ok(Some(checkpoint::read(&cache_directory()?.join(name))?.tensors))
 }
 
 /// How to get what [`load`] does not find.

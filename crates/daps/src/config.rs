@@ -11,7 +11,7 @@ use crate::{Error, Result, task};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunConfig {
-    /// The version that wrote the file, for people; nothing depends on it.
+    /// The version that ran it; another one does not go on with its run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Seed of everything that is random.

@@ -17,13 +17,13 @@ pub fn make(path: &Path, reuse: bool) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::file(path, "cannot make the directory"))
 }
 
-/// Makes the directory of a run that may have begun there; files without a run's `config.toml` are someone's own.
-fn make_to_resume(path: &Path) -> Result<()> {
-    // A run that was killed at its very beginning leaves these alone.
-    const BEGUN: [&str; 2] = ["config.toml.tmp", LOCK];
-    let foreign = fs::read_dir(path).is_ok_and(|mut entries| !entries.all(|entry| is_named(entry, &BEGUN)));
-    if foreign && !path.join("config.toml").exists() {
-        let what = "is not empty and holds no run to resume; choose another with --out";
+/// Makes the directory of work that may have begun there; files without the one that it begins with are someone's own.
+fn make_to_resume(path: &Path, work: &str, first: &str) -> Result<()> {
+    // Work that was killed at its very beginning leaves these alone.
+    let begun = [&format!("{first}.tmp"), LOCK];
+    let foreign = fs::read_dir(path).is_ok_and(|mut entries| !entries.all(|entry| is_named(entry, &begun)));
+    if foreign && !path.join(first).exists() {
+        let what = format!("is not empty and holds no {work} to resume; choose another with --out");
         return Err(Error::content(path, what));
     }
     make(path, true)
@@ -46,8 +46,8 @@ pub(crate) struct Lock {
 pub(crate) enum Entry {
     /// Nothing.
     New,
-    /// A run to go on with, or nothing.
-    Resume,
+    /// Work of a kind to go on with, known by the file that it begins with, or nothing.
+    Resume { work: &'static str, first: &'static str },
     /// Anything.
     Any,
 }
@@ -56,7 +56,7 @@ pub(crate) enum Entry {
 pub(crate) fn enter(path: &Path, entry: Entry) -> Result<Lock> {
     match entry {
         Entry::New => make(path, false)?,
-        Entry::Resume => make_to_resume(path)?,
+        Entry::Resume { work, first } => make_to_resume(path, work, first)?,
         Entry::Any => make(path, true)?,
     }
     lock(path)
@@ -108,16 +108,17 @@ mod tests {
     fn a_run_is_resumed_where_it_began_and_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| fs::write(dir.path().join(name), b"x").unwrap();
-        assert!(make_to_resume(&dir.path().join("new")).is_ok());
+        let resume = |path: &Path| make_to_resume(path, "run", "config.toml");
+        assert!(resume(&dir.path().join("new")).is_ok());
         fs::remove_dir(dir.path().join("new")).unwrap();
         file("config.toml.tmp");
         file(LOCK);
-        assert!(make_to_resume(dir.path()).is_ok());
+        assert!(resume(dir.path()).is_ok());
         file("mine.txt");
-        let error = make_to_resume(dir.path()).unwrap_err().to_string();
+        let error = resume(dir.path()).unwrap_err().to_string();
         assert!(error.contains("holds no run to resume"), "{error}");
         file("config.toml");
-        assert!(make_to_resume(dir.path()).is_ok());
+        assert!(resume(dir.path()).is_ok());
     }
 
     #[test]

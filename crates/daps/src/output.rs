@@ -10,7 +10,7 @@ use image::RgbImage;
 use crate::picture::{self, Snapshot, is_image};
 use crate::run::Run;
 use crate::summary::Outcome;
-use crate::{Result, canvas, files, report};
+use crate::{Error, Result, canvas, files, report};
 
 /// Samples of a measurement that become pictures of their own; all of them are in `samples.safetensors`.
 const MOST_PICTURES: usize = 64;
@@ -103,12 +103,16 @@ fn spreads(stds: &[Option<Vec<f64>>], d: usize) -> Option<Vec<f64>> {
 /// for each.
 pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
     let (n, shape) = (run.names.len(), &run.config.task.shape);
-    let samples = outcome.samples.reshape(batched(n, &batched(run.config.samples, shape)))?;
+    // Of tokens both: what they stand for, as everything else in the directory has it, and the symbols themselves.
+    let of_run = |t: &Tensor| Ok::<_, Error>(t.reshape(batched(n, &batched(run.config.samples, shape)))?);
+    let samples = of_run(&run.values(&outcome.samples)?)?;
+    let symbols = run.is_discrete().then(|| of_run(&outcome.samples)).transpose()?;
     let mean = from_f64(outcome.mean.concat(), &batched(n, shape), DType::F64)?;
     let std = spreads(&outcome.std, shape.iter().product());
     let std: Option<Tensor> = std.map(|s| from_f64(s, &batched(n, shape), DType::F64)).transpose()?;
     let mut tensors = vec![("samples", &samples), ("mean", &mean)];
     tensors.extend(std.as_ref().map(|s| ("std", s)));
+    tensors.extend(symbols.as_ref().map(|s| ("symbols", s)));
     files::write_tensors(&path.join("samples.safetensors"), &tensors, HashMap::new())?;
 
     let mut galleries = Vec::new();

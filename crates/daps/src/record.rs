@@ -19,6 +19,7 @@ use crate::{Error, Result, files, output};
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The last file of a run: where it is, the run is finished.
+const CONFIG: &str = "config.toml";
 const METRICS: &str = "metrics.json";
 /// What stands beside the measurement: a digest of the files that the run depends on.
 const INPUTS: &str = "inputs";
@@ -61,7 +62,8 @@ impl<'a> Record<'a> {
     pub fn open(run: &'a Run, directory: &'a Directory) -> Result<Self> {
         let config = run.config.to_toml()?;
         let path = &directory.path;
-        let lock = directory::enter(path, if directory.resume { Entry::Resume } else { Entry::New })?;
+        let resume = Entry::Resume { work: "run", first: CONFIG };
+        let lock = directory::enter(path, if directory.resume { resume } else { Entry::New })?;
         let mut record = Self {
             run,
             directory,
@@ -77,9 +79,15 @@ impl<'a> Record<'a> {
             _lock: lock,
         };
         let (measurement, inputs) = (path.join("measurement.safetensors"), run.inputs()?);
-        if directory.resume && path.join("config.toml").exists() {
-            if files::read_text(&path.join("config.toml"))? != record.config {
-                let what = "holds a run of another configuration; resume it with its own config.toml";
+        if directory.resume && path.join(CONFIG).exists() {
+            let before = files::read_text(&path.join(CONFIG))?;
+            if before != record.config {
+                let what = match but_for_version(&before).eq(but_for_version(&record.config)) {
+                    true => {
+                        "holds a run of another version of this program, which alone can go on to the same bits"
+                    }
+                    false => "holds a run of another configuration; resume it with its own config.toml",
+                };
                 return Err(Error::content(path, what));
             }
             if measurement.exists() {
@@ -93,7 +101,7 @@ impl<'a> Record<'a> {
                 return Ok(record);
             }
         }
-        files::write(&path.join("config.toml"), record.config.as_bytes())?;
+        files::write(&path.join(CONFIG), record.config.as_bytes())?;
         let mut tensors = vec![("y", &run.y)];
         tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
         files::write_tensors(&measurement, &tensors, HashMap::from([(INPUTS.into(), inputs)]))?;
@@ -309,6 +317,11 @@ impl<'a> Record<'a> {
         remove_checkpoint(path)?;
         Ok(outcome.summary)
     }
+}
+
+/// The lines of a configuration that say what is run.
+fn but_for_version(config: &str) -> impl Iterator<Item = &str> {
+    config.lines().filter(|line| !line.starts_with("version = "))
 }
 
 fn remove_checkpoint(directory: &Path) -> Result<()> {

@@ -250,18 +250,19 @@ impl Run {
         progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
         let (first, mut from) = (record.batch(), record.take_state());
         progress.skip(first * self.method.levels());
-        let mut lost = None;
+        let (mut lost, last) = (None, batches.len());
         for rows in batches.into_iter().skip(first) {
             if let Some(state) = &from {
                 state.check(rows.len(), &self.config.task.shape, self.method.levels())?;
                 progress.skip(state.level);
             }
             let (noise, task) = (self.noise(rows), self.task(rows)?);
-            let mut failed = None;
+            let (mut failed, mut stopped) = (None, false);
             let mut watch = |event: &Event| {
                 let Event::Level { step, .. } = event else { return ControlFlow::Continue(()) };
                 let note = format!("level {} of {}, sigma {:.3}", step.index + 1, step.of, step.sigma);
                 let stop = progress.step(&note);
+                stopped |= stop.is_break();
                 match record.level(rows, &*task.likelihood, event, stop.is_break()) {
                     Ok(()) => stop,
                     Err(error) => {
@@ -276,11 +277,18 @@ impl Run {
             }
             match result {
                 // The other batches may fare better, as they would in one batch with these rows.
-                Err(error @ daps_core::Error::AllDiverged { .. }) => {
+                Err(
+                    error @ (daps_core::Error::AllDiverged { .. } | daps_core::Error::NotConverged { .. }),
+                ) => {
                     lost = Some(error);
                     record.batch_lost(rows.len())?;
                 }
                 result => record.batch_done(result?)?,
+            }
+            // A method hears nothing after its last level, of which some have but one.
+            let of = self.method.levels();
+            if stopped && record.batch() < last {
+                return Err(daps_core::Error::Cancelled { level: of, of }.into());
             }
         }
         if let Some(error) = lost.filter(|_| record.all_diverged()) {

@@ -52,7 +52,9 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
             assert!(fitting > 0, "{name}: {} fits no task", method.label);
             // Whoever is beside the paper's figures is there under a name that the paper has.
             if let Some(paper) = &method.paper {
-                let file = experiment.config().paper.clone().unwrap_or_else(|| "paper.toml".into());
+                let file = experiment.config().paper.clone();
+                let file = file
+                    .unwrap_or_else(|| panic!("{name}: names {paper}, and no file of the paper's figures"));
                 let text = std::fs::read_to_string(folder().join(file)).unwrap();
                 assert!(text.contains(&format!("method = \"{paper}\"")), "{name}: {paper}");
             }

@@ -23,6 +23,14 @@ pub fn solved(args: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), error)
 }
 
+/// The PSNR of every image, by `daps compare`.
+pub fn psnr(images: &str, truth: &str, more: &[&str]) -> Vec<f64> {
+    let output = daps(&[&["compare", images, truth, "--json"], more].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let metric: Value = serde_json::from_str(text(&output.stdout).lines().next().unwrap()).unwrap();
+    metric["values"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
 /// Runs the command, kills it without warning so long after the first checkpoint in `out`, and tells whether it was under way.
 pub fn killed(args: &[&str], out: &Path, after: Duration) -> bool {
     let mut child = Command::new(env!("CARGO_BIN_EXE_daps"))

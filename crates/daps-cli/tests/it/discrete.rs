@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::common::{daps, killed, solved, text};
+use crate::common::{daps, killed, psnr, solved, text};
 
 fn refused(args: &[&str], says: &str) {
     let output = daps(args);
@@ -48,13 +48,20 @@ fn the_bundled_prior_finds_digits() {
         let args = [&["solve", "--json", "--task", task, "--image", &image, "--out", &out], &QUICK[..]];
         let (summary, notes) = solved(&args.concat());
         assert!(notes.contains("cut to the 2 grey values"), "{notes}");
-        let psnr = summary["psnr"].as_f64().unwrap();
-        assert!(psnr > least, "{task}: {psnr} dB");
+        let psnr_of_run = summary["psnr"].as_f64().unwrap();
+        assert!(psnr_of_run > least, "{task}: {psnr_of_run} dB");
         assert_eq!(summary["residual_chi2"].as_f64(), Some(0.0), "{task}");
         assert_eq!(summary["nfe"].as_u64(), Some(50));
         for file in ["truth.png", "measurement.png", "mean.png", "std.png", "trace.png", "report.html"] {
             assert!(scene.path(task).join(file).exists(), "{task}: {file}");
         }
+        // The file has what tokens stand for, beside the symbols: it compares like any other run's.
+        let (samples, truth) =
+            (format!("{out}/samples.safetensors"), format!("{out}/measurement.safetensors"));
+        let compared = psnr(&samples, &truth, &[]);
+        assert!((compared.iter().sum::<f64>() / 2.0 - psnr_of_run).abs() < 1e-4, "{task}: {compared:?}");
+        let (tensors, _) = daps::files::read_tensors(Path::new(&samples)).unwrap();
+        assert_eq!(tensors["symbols"].dtype(), daps::core::candle::DType::U8);
         let config = fs::read_to_string(scene.path(task).join("config.toml")).unwrap();
         assert!(config.contains("discrete_daps") && config.contains("kind = \"marginals\""), "{config}");
     }

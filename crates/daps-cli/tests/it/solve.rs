@@ -10,7 +10,7 @@ use daps::core::candle::{Device, Tensor};
 use daps::priors::{NetworkConfig, NetworkPrior};
 use serde_json::Value;
 
-use crate::common::{daps, killed, solved, text};
+use crate::common::{daps, killed, psnr, solved, text};
 
 /// Exit code 2, one sentence (beside notes), and no output directory.
 fn refused(args: &[&str], out: &Path, says: &str) {
@@ -232,12 +232,6 @@ fn a_measurement_brings_its_own_kernel_or_its_seed() {
     assert!(found["measurements"][0]["r_hat"].is_null());
 
     // Reconstructions are compared with the truth as they are: from a run's files, or as pictures.
-    let psnr = |images: &str, truth: &str, more: &[&str]| {
-        let output = daps(&[&["compare", images, truth, "--json"], more].concat());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        let metric: Value = serde_json::from_str(text(&output.stdout).lines().next().unwrap()).unwrap();
-        metric["values"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>()
-    };
     let (images, truth) = (scene.text("truth/samples.safetensors"), scene.text("truth/truth.png"));
     let metrics: Value =
         serde_json::from_str(&fs::read_to_string(scene.path("truth/metrics.json")).unwrap()).unwrap();

@@ -192,16 +192,21 @@ fn an_export_finds_out_first_what_is_in_its_way_and_can_be_stopped() {
     fs::create_dir(path("folder")).unwrap();
     fs::create_dir(path("own")).unwrap();
     fs::write(path("own/samples.png"), "mine").unwrap();
+    fs::create_dir(path("download")).unwrap();
+    fs::write(path("download/tiny.safetensors"), "mine").unwrap();
     for (out, says) in [
         ("file/tiny.safetensors", "cannot make the directory"),
         ("folder", "is a directory; name the file to write"),
+        ("download/tiny.safetensors", "exists, without the model card of an export beside it"),
         ("own/tiny.safetensors", "samples.png: is not the picture of a model card that may be replaced"),
     ] {
         let refused = daps::train::export(&run, &path(out), &mut Measuring { allowed: false });
         let refused = refused.unwrap_err();
         assert!(refused.to_string().contains(says) && !refused.is_cancelled(), "{out}: {refused}");
     }
-    assert_eq!(fs::read_to_string(path("own/samples.png")).unwrap(), "mine");
+    for file in ["own/samples.png", "download/tiny.safetensors"] {
+        assert_eq!(fs::read_to_string(path(file)).unwrap(), "mine");
+    }
     assert_eq!(fs::read_dir(path("own")).unwrap().count(), 1);
     let out = path("prior/tiny.safetensors");
     let stopped = daps::train::export(&run, &out, &mut Measuring { allowed: true }).unwrap_err();

@@ -59,7 +59,11 @@ fn propose(
                 }
             }
         }
-        _ => change.push((below(rng, x.len()), 0)),
+        _ => {}
+    }
+    // Of one token alone: every other time, and where a measured one depends on none.
+    if change.is_empty() {
+        change.push((below(rng, x.len()), 0));
     }
     for (site, to) in change.iter_mut() {
         *to = ((usize::from(x[*site]) + 1 + below(rng, symbols - 1)) % symbols) as u8;

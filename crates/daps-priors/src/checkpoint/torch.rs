@@ -99,8 +99,8 @@ impl<R: Read + Seek> Entries<R> {
         let size = entry.size();
         if size > self.length || size > most {
             return refuse(format!(
-                "has the file {full} of declared size {size}, beyond the archive's {}",
-                self.length
+                "has the file {full} of declared size {size}, beyond the {} that it may have",
+                self.length.min(most)
             ));
         }
         let mut bytes = Vec::with_capacity(size as usize);

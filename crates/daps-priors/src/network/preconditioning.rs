@@ -231,6 +231,27 @@ mod tests {
         assert_eq!(iddpm.at(1e9).noise, 999.0);
     }
 
+    /// Table 1 of Karras et al. (2022), worked out by hand: at σ = 2 (and σ_data = 0.5 for EDM), and at a second level.
+    #[test]
+    fn factors_are_those_of_the_table() {
+        let close = |name: &str, c: Coefficients, expected: [f64; 4]| {
+            let found = [c.skip, c.out, c.input, c.noise];
+            let off = found.iter().zip(expected).fold(0.0f64, |m, (a, b)| m.max((a - b).abs()));
+            assert!(off < 1e-6, "{name}: {found:?}, {expected:?}");
+        };
+        let edm = Preconditioning::edm();
+        close("edm", edm.at(2.0), [0.0588235, 0.4850713, 0.4850713, 0.1732868]);
+        close("edm", edm.at(0.05), [0.9900990, 0.0497519, 1.9900744, -0.7489331]);
+        close("ve", Preconditioning::Ve.at(6.0), [1.0, 6.0, 1.0, 1.0986123]);
+        close("ve", Preconditioning::Ve.at(0.5), [1.0, 0.5, 1.0, -1.3862944]);
+        // Of VP and improved DDPM the label is tested apart.
+        for family in [Preconditioning::vp(), Preconditioning::iddpm()] {
+            let (low, high) = (family.at(0.75), family.at(2.0));
+            close("iddpm, vp", Coefficients { noise: 0.0, ..low }, [1.0, -0.75, 0.8, 0.0]);
+            close("iddpm, vp", Coefficients { noise: 0.0, ..high }, [1.0, -2.0, 0.4472136, 0.0]);
+        }
+    }
+
     #[test]
     fn iddpm_takes_the_nearest_of_all_its_levels() {
         let (levels, iddpm) = (iddpm_levels(0.008, 0.001, 1000), Preconditioning::iddpm().prepared());

@@ -188,6 +188,11 @@ impl Cell {
         self
     }
 
+    /// Its seconds, if it came to the end.
+    pub(super) fn finished_seconds(&self) -> Option<f64> {
+        self.failure.is_none().then_some(self.seconds)
+    }
+
     /// With what a run found. `ambiguous`: the chosen chain stands for all.
     pub(super) fn found(
         mut self,

@@ -1,6 +1,6 @@
 //! The drawings that an experiment's file asks for: averages over an axis, or quality along the levels.
 
-use super::cell::{LEVEL_COLUMNS, Level, mean, named};
+use super::cell::{Cell, LEVEL_COLUMNS, Level, mean, named};
 use super::figure::{Lines, Series};
 use super::groups::Groups;
 use super::{Axis, By, ExperimentTask, MethodEntry, PlotConfig};
@@ -36,7 +36,7 @@ fn averages(groups: &Groups, plot: &PlotConfig) -> Vec<(String, Lines)> {
     let x_of = |t: &ExperimentTask, m: &MethodEntry| match plot.x {
         Axis::At => m.at.or(t.at),
         Axis::Nfe => groups.average(&t.label, &m.label, |c| c.nfe.map(|n| n as f64)).map(|a| a.mean),
-        Axis::Seconds => groups.average(&t.label, &m.label, |c| Some(c.seconds)).map(|a| a.mean),
+        Axis::Seconds => groups.average(&t.label, &m.label, Cell::finished_seconds).map(|a| a.mean),
         Axis::Sigma => None,
     };
     let drawing = |name: &String| {

@@ -10,7 +10,7 @@ use daps_core::{Event, Likelihood, Samples};
 use toml::Table;
 
 use super::cell::{Cell, Level, mean};
-use super::pictures::half_turned;
+use super::pictures::{self, half_turned};
 use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, pace, write};
 use crate::progress::Progress;
@@ -74,16 +74,41 @@ impl Experiment {
         self.config.levels && self.model.model.shape().len() == 3
     }
 
-    /// Whether the store has all that the file asks of an image's cell: its numbers (LPIPS too, once its weights are there), and
-    /// its levels and pictures where wanted.
+    /// Whether a cell has all numbers that the file asks for: LPIPS too, once its weights are there, and levels where wanted.
+    fn is_complete(&self, cell: &Cell) -> bool {
+        let levels = !self.follows() || !cell.levels.is_empty();
+        let judged = !self.has_lpips() || cell.lpips.is_some();
+        cell.failure.is_some() || (levels && judged)
+    }
+
+    /// Whether an image's cell is there, complete, and its pictures with it.
     fn has(&self, cells: &Cells, directory: &Path, key: &str, image: usize) -> bool {
-        let complete = |cell: &Cell| {
-            let levels = !self.follows() || !cell.levels.is_empty();
-            let pictures = self.wanted_pictures(image, directory, cell).all(|file| file.exists());
-            let judged = !self.has_lpips() || cell.lpips.is_some();
-            cell.failure.is_some() || (levels && pictures && judged)
-        };
-        cells.get(key).is_some_and(complete)
+        let pictured = |cell: &Cell| self.wanted_pictures(image, directory, cell).all(|file| file.exists());
+        cells.get(key).is_some_and(|c| self.is_complete(c) && (c.failure.is_some() || pictured(c)))
+    }
+
+    /// Takes what other experiments have run and this one has not, with its pictures.
+    fn adopt(
+        &self,
+        blocks: &[Block],
+        others: &[(PathBuf, Cells)],
+        store: &mut Store,
+        directory: &Path,
+    ) -> Result<()> {
+        let mut adopted = Vec::new();
+        for (block, key) in blocks.iter().flat_map(|b| b.keys.iter().map(move |key| (b, key))) {
+            if store.get(key).is_some_and(|own| self.is_complete(own)) {
+                continue;
+            }
+            let known = || others.iter().filter_map(|(from, cells)| Some((from, cells.get(key)?)));
+            let whole = known().find(|(_, cell)| self.is_complete(cell));
+            if let Some((from, cell)) = whole.or_else(|| known().next().filter(|_| store.get(key).is_none()))
+            {
+                pictures::copy(cell, from, directory)?;
+                adopted.push(block.labelled(cell));
+            }
+        }
+        store.append(adopted)
     }
 
     /// Which of the first images of a block are not there yet.
@@ -107,13 +132,11 @@ impl Experiment {
     ) -> Result<Progressed> {
         let pairs = self.pairs()?;
         let blocks = self.blocks(&pairs)?;
-        let others = others.iter().map(|d| store::read(d)).collect::<Result<Vec<_>>>()?;
+        let read = |d: &PathBuf| Ok((d.clone(), store::read(d)?));
+        let others = others.iter().map(read).collect::<Result<Vec<_>>>()?;
         let mut store = Store::open(directory)?;
+        self.adopt(&blocks, &others, &mut store, directory)?;
         let keys = || blocks.iter().flat_map(|b| b.keys.iter().map(move |key| (b, key)));
-        let known = |key: &str| others.iter().find_map(|cells| cells.get(key));
-        let adopted = keys().filter(|(_, key)| store.get(key).is_none());
-        let adopted = adopted.filter_map(|(b, key)| Some(b.labelled(known(key)?))).collect();
-        store.append(adopted)?;
         let whole = || blocks.iter().map(|b| (b, self.images()));
         let left = whole().map(|(b, n)| self.missing(store.cells(), directory, b, n).len()).sum::<usize>();
         self.fill(&whole().collect::<Vec<_>>(), &mut store, directory, progress)?;
@@ -138,13 +161,15 @@ impl Experiment {
         directory: &Path,
         progress: &mut dyn Progress,
     ) -> Result<bool> {
-        let missing = wanted.iter().map(|(b, n)| self.missing(store.cells(), directory, b, *n));
-        let missing: Vec<Vec<usize>> = missing.collect();
-        let mut left: Vec<(&Block, usize)> =
-            wanted.iter().zip(&missing).map(|((b, _), m)| (*b, m.len())).collect();
+        let missing = |(b, n): &(&Block, usize), store: &Store| self.missing(store.cells(), directory, b, *n);
+        let mut left: Vec<(&Block, usize)> = wanted.iter().map(|w| (w.0, missing(w, store).len())).collect();
         progress.begin(&self.config.name, left.iter().map(|(_, n)| n).sum());
-        for (i, missing) in missing.iter().enumerate() {
-            let block = left[i].0;
+        for (i, wanted) in wanted.iter().enumerate() {
+            let block = wanted.0;
+            // Asked again: a block of another label may have run the same cells.
+            let missing = missing(wanted, store);
+            progress.skip(left[i].1 - missing.len());
+            left[i].1 = missing.len();
             for images in missing.chunks(self.together(block)) {
                 if let Some(seconds) = pace::seconds(&left, store.cells()) {
                     progress.expect(seconds);
@@ -221,9 +246,10 @@ impl Experiment {
             Err(error) => return Err(error.into()),
         };
         store.append(cells)?;
-        // Whoever asks to stop here is heard at the next level.
-        images.iter().for_each(|_| _ = progress.step(&what));
-        Ok(())
+        let stopped = images.iter().fold(false, |stopped, _| progress.step(&what).is_break() || stopped);
+        // A method hears nothing after its last level, of which some have but one.
+        let of = run.method.levels();
+        if stopped { Err(daps_core::Error::Cancelled { level: of, of }.into()) } else { Ok(()) }
     }
 
     /// Samples to cells, with their pictures on disk.
@@ -354,6 +380,59 @@ mod tests {
             if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
         fn end(&mut self) {}
+    }
+
+    /// Counts levels.
+    struct Levels(usize);
+
+    impl Progress for Levels {
+        fn begin(&mut self, _: &str, _: usize) {}
+        fn step(&mut self, _: &str) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+        fn within(&mut self, _: &str) -> ControlFlow<()> {
+            self.0 += 1;
+            ControlFlow::Continue(())
+        }
+        fn end(&mut self) {}
+    }
+
+    #[test]
+    fn no_cell_runs_twice_under_two_labels_or_in_two_directories() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = format!("{GAUSSIAN}\nbatch = 1\npictures = 3\ntasks = ['inpaint_random']");
+        let methods = "[[method]]\nname = 'wiener'\n[[method]]\nlabel = 'again'\nname = 'wiener'\n";
+        let experiment = small(dir.path(), &top, methods);
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        let mut levels = Levels(0);
+        let progressed = experiment.execute(&first, &[], &mut levels).unwrap();
+        assert_eq!((progressed.cells, progressed.done, levels.0), (6, 6, 3));
+        // With the pictures, without which they would run again.
+        let progressed = experiment.execute(&second, std::slice::from_ref(&first), &mut levels).unwrap();
+        assert_eq!((progressed.done, progressed.ran, levels.0), (6, 0, 3));
+        let names = |d: &Path| std::fs::read_dir(d.join("pictures")).unwrap().count();
+        assert_eq!((names(&first), names(&second)), (3, 3));
+    }
+
+    /// One level is the first and the last: nothing else of the batch could hear a request to stop.
+    #[test]
+    fn methods_of_one_level_can_be_stopped() {
+        struct Stop;
+        impl Progress for Stop {
+            fn begin(&mut self, _: &str, _: usize) {}
+            fn step(&mut self, _: &str) -> ControlFlow<()> {
+                ControlFlow::Break(())
+            }
+            fn within(&mut self, _: &str) -> ControlFlow<()> {
+                ControlFlow::Break(())
+            }
+            fn end(&mut self) {}
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let top = format!("{GAUSSIAN}\nbatch = 1\ntasks = ['inpaint_random']");
+        let experiment = small(dir.path(), &top, "[[method]]\nname = 'wiener'\n");
+        let progressed = experiment.execute(&dir.path().join("out"), &[], &mut Stop).unwrap();
+        assert_eq!((progressed.cells, progressed.done), (3, 1));
     }
 
     /// Langevin steps of 0.5 are stable at the first level, where the target's curvature is about 1, and not at the second, where

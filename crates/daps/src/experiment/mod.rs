@@ -48,7 +48,7 @@ use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
 /// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
-const NUMERICS: u32 = 2;
+const NUMERICS: u32 = 3;
 
 /// An experiment that is ready to run.
 pub struct Experiment {
@@ -60,6 +60,7 @@ pub struct Experiment {
     prior_by_content: Table,
     images: Images,
     lpips: Option<Lpips>,
+    has_inception: bool,
     classifier: Option<classes::Judge>,
     paper: Vec<paper::Row>,
     /// Settings of every method, task by task, where it was tuned.
@@ -138,6 +139,7 @@ impl Experiment {
             prior_by_content,
             images,
             lpips,
+            has_inception: assets::is_there(assets::INCEPTION)?,
             classifier,
             paper,
             tuned,

@@ -47,8 +47,13 @@ fn missing(experiment: &Experiment, cells: &[Cell], progressed: &Progressed) -> 
             "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
         ));
     }
-    if (experiment.images() < FEWEST_FOR_FID || !colour) && !experiment.is_discrete() {
+    let many = experiment.images() >= FEWEST_FOR_FID && colour;
+    if !many && !experiment.is_discrete() {
         lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} colour images."));
+    }
+    if many && !experiment.has_inception {
+        let hint = assets::hint(assets::INCEPTION);
+        lines.push(format!("No FID: it needs weights that `{hint}` fetches; then the same command adds it."));
     }
     lines
 }
@@ -94,6 +99,7 @@ fn how_to_read(experiment: &Experiment, cells: &[Cell]) -> Vec<String> {
     if !experiment.paper.is_empty() && !experiment.is_discrete() {
         lines.push(
             "The paper's figures are of FFHQ at 256x256 with its own network: compare how methods rank, not the numbers. \
+             Those of DAPS are of 1000 denoiser calls in linear tasks and of 4000 in the others, whatever ours has beside them. \
              Its phase retrieval takes the best of four chains by the truth."
                 .into(),
         );

@@ -13,7 +13,7 @@ use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
 use crate::quality::FEWEST_FOR_FID;
 use crate::summary::Outcome;
-use crate::{Result, Run, files, task};
+use crate::{Error, Result, Run, files, task};
 
 /// Chains of a cell that are shown.
 const MOST_CHAINS: usize = 8;
@@ -31,8 +31,21 @@ pub(super) fn sample_of(directory: &Path, cell: &Cell) -> PathBuf {
     directory.join("samples").join(format!("{}.png", cell.key))
 }
 
+/// Copies the pictures of a cell that another directory has.
+pub(super) fn copy(cell: &Cell, from: &Path, to: &Path) -> Result<()> {
+    for place in [row_of, sample_of] {
+        let (from, to) = (place(from, cell), place(to, cell));
+        if from.exists() && !to.exists() {
+            files::make_directory(to.parent().unwrap_or(Path::new("")), true)?;
+            let bytes = std::fs::read(&from).map_err(Error::file(&from, "cannot read"))?;
+            files::write(&to, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
 impl Experiment {
-    /// The pictures that the file asks of a cell of an image.
+    /// The pictures that the file asks of a cell of an image, those for FID only where its weights are there.
     pub(super) fn wanted_pictures(
         &self,
         image: usize,
@@ -40,7 +53,8 @@ impl Experiment {
         cell: &Cell,
     ) -> impl Iterator<Item = PathBuf> {
         let row = self.shows(image).then(|| row_of(directory, cell));
-        row.into_iter().chain(self.keeps_samples().then(|| sample_of(directory, cell)))
+        let sample = self.keeps_samples() && self.has_inception;
+        row.into_iter().chain(sample.then(|| sample_of(directory, cell)))
     }
 
     fn shows(&self, image: usize) -> bool {

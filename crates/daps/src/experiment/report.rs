@@ -178,7 +178,8 @@ fn one_task(
     };
     add("denoiser calls", methods.iter().map(calls).collect());
     let seconds = |m: &&MethodEntry| {
-        number(groups.average(&task.label, &m.label, |c| Some(c.seconds)).map(|a| a.mean), 2)
+        let seconds = groups.average(&task.label, &m.label, Cell::finished_seconds);
+        number(seconds.map(|a| a.mean), 2) + &groups.part(seconds)
     };
     add("seconds a sample", methods.iter().map(seconds).collect());
     let head = std::iter::once(String::new()).chain(columns.iter().map(|c| c.0.clone())).collect();

@@ -48,7 +48,7 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the cells of a directory, alone: a second process is refused. A line that a kill cut off is dropped.
     pub fn open(directory: &Path) -> Result<Self> {
-        let lock = directory::enter(directory, Entry::Any)?;
+        let lock = directory::enter(directory, Entry::Resume { work: "table", first: CELLS })?;
         let path = directory.join(CELLS);
         let file = OpenOptions::new().read(true).append(true).create(true).open(&path);
         let mut file = file.map_err(Error::file(&path, "cannot open"))?;
@@ -93,6 +93,15 @@ mod tests {
 
     fn cell(key: &str) -> Cell {
         Cell { key: key.into(), psnr: Some(0.1 + 0.2), seconds: 1.5, ..Cell::default() }
+    }
+
+    #[test]
+    fn a_directory_of_other_files_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.toml"), "of a training").unwrap();
+        let error = Store::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("holds no table to resume"), "{error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

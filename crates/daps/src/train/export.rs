@@ -57,6 +57,10 @@ impl<'a> Place<'a> {
         if old.as_ref().is_some_and(|text| !text.contains(MARK)) {
             return Err(Error::content(&card, "is not a model card that may be replaced"));
         }
+        if weights.exists() && old.is_none() {
+            let what = "exists, without the model card of an export beside it; choose another name";
+            return Err(Error::content(weights, what));
+        }
         let shown = old.is_some_and(|text| text.contains(&format!("]({name})")));
         if picture.exists() && !shown {
             return Err(Error::content(&picture, "is not the picture of a model card that may be replaced"));

@@ -167,6 +167,9 @@ pub struct Instance {
 impl Instance {
     /// A random problem.
     pub fn random(dim: usize, obs: usize, seed: u64) -> Result<Self> {
+        if obs == 0 || obs > dim {
+            return Err(Error::Config(format!("obs: expected 1 to {dim}, the dimension, got {obs}")));
+        }
         let row = Row { measurement: dim as u64, chain: obs as u64 };
         let mut rng = Noise::new(seed, vec![row]).stream(0, Address::new(0, Purpose::Instance, 0));
         let mut normal = |n: usize| {

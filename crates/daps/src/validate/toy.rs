@@ -94,9 +94,9 @@ struct Experiment {
 
 /// Runs the three methods.
 pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Toy> {
-    if settings.samples < 2 || settings.levels == 0 {
+    if settings.samples < 2 || settings.levels < 2 {
         return Err(Error::Config(format!(
-            "toy: expected at least 2 samples and 1 level, got {} and {}",
+            "toy: expected at least 2 samples and 2 levels, got {} and {}",
             settings.samples, settings.levels
         )));
     }

@@ -218,7 +218,7 @@ impl Problem {
             mean_z,
             covariance_z,
             limit,
-            distance: Some(rms_distance(law, &exact)),
+            distance: linear.then(|| rms_distance(law, &exact)),
             acceptance: info.acceptance.map(|a| a.iter().sum::<f64>() / a.len() as f64),
             passed: mean_z <= limit && covariance_z <= limit,
         })
