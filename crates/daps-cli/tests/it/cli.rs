@@ -307,7 +307,11 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
     refused(&["validate", "gmm", "--levels", "0", "--seeds", "1"], "levels: expected at least 1");
     refused(&["validate", "gmm", "--instances", "no-such.json"], "no-such.json");
     refused(&["validate", "gaussian", "--samples", "3"], "at least 100");
-    refused(&["toy", "--levels", "0"], "at least 2 samples and 1 level");
+    refused(
+        &["validate", "gmm", "--dim", "4", "--obs", "5", "--seeds", "1"],
+        "obs: expected 1 to 4, the dimension, got 5",
+    );
+    refused(&["toy", "--levels", "1"], "at least 2 samples and 2 levels");
     refused(&["solvent"], "unrecognized subcommand");
 }
 

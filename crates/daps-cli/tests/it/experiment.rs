@@ -273,7 +273,7 @@ fn cells_serve_under_any_label_and_in_other_tables() {
         csv("first").lines().filter(|l| !l.contains("again")).map(|l| l.to_owned() + "\n").collect();
     assert_eq!(shown, expected);
     assert_eq!(csv("first").matches("wiener, again").count(), 6);
-    // Another directory: pictures that it lacks are drawn, everything else is taken over.
+    // Another directory: everything is taken over, with its pictures; those that are lost are drawn again.
     fs::write(scene.path("table.toml"), renamed.replace("pictures = 1", "pictures = 0")).unwrap();
     let (table, out, reuse) = (scene.text("table.toml"), scene.text("second"), scene.text("first"));
     let output = daps(&["experiment", &table, "--out", &out, "--reuse", &reuse, "--json"]);
@@ -281,6 +281,8 @@ fn cells_serve_under_any_label_and_in_other_tables() {
     assert_eq!((&done["ran"], &done["done"]), (&Value::from(0), &Value::from(42)));
     assert_eq!(csv("second"), expected);
     fs::write(scene.path("table.toml"), &renamed).unwrap();
+    assert_eq!(scene.run("second").0["ran"], 0);
+    fs::remove_dir_all(scene.path("second/pictures")).unwrap();
     // The first image of three methods and two seeds, but for Wiener in phase retrieval and what diverged there and here.
     assert_eq!(scene.run("second").0["ran"], 10);
     assert_eq!(csv("second"), expected);
@@ -398,7 +400,7 @@ fn a_search_goes_on_and_its_settings_are_used() {
     for part in [
         "task,trial,parameters,images,metric,score\n",
         "\ninpaint_random,5,std=",
-        "\ngaussian_blur,0,,4,PSNR,",
+        "\ngaussian_blur,0,defaults,4,PSNR,",
     ] {
         assert!(trials.contains(part), "{part} in {trials}");
     }

@@ -228,16 +228,18 @@ impl Experiment {
             seconds,
             ..Cell::default()
         };
+        use daps_core::Error::{AllDiverged, Missing, NotConverged};
         let cells = match result {
             Ok(samples) => self.judged(&run, samples, levels, blank, directory)?,
-            Err(daps_core::Error::AllDiverged { .. }) if images.len() == 1 => {
+            Err(AllDiverged { .. }) if images.len() == 1 => {
                 let diverged = block.chains;
                 vec![Cell { diverged, ..blank(0) }.failed("all chains diverged")]
             }
-            Err(error @ daps_core::Error::NotConverged { .. }) if images.len() == 1 => {
+            // What is missing is a power that no check before the work asks for, such as a density of an estimate's own.
+            Err(error @ (NotConverged { .. } | Missing { .. })) if images.len() == 1 => {
                 vec![blank(0).failed(&error.to_string())]
             }
-            Err(daps_core::Error::AllDiverged { .. } | daps_core::Error::NotConverged { .. }) => {
+            Err(AllDiverged { .. } | NotConverged { .. } | Missing { .. }) => {
                 for &i in images {
                     self.batch(block, &[i], store, directory, progress)?;
                 }
@@ -412,6 +414,18 @@ mod tests {
         assert_eq!((progressed.done, progressed.ran, levels.0), (6, 0, 3));
         let names = |d: &Path| std::fs::read_dir(d.join("pictures")).unwrap().count();
         assert_eq!((names(&first), names(&second)), (3, 3));
+    }
+
+    /// The score at the chain's own state has no density, which MALA's ratio asks for.
+    #[test]
+    fn what_turns_out_not_to_fit_costs_no_other_cell() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = format!("{GAUSSIAN}\ntasks = ['inpaint_random']");
+        let methods = "[[method]]\nschedule = { rule = 'levels', sigmas = [1.0, 0.0] }\nkernel = 'mala'\n\
+                       estimate = { kind = 'score', start = 'tweedie', at = { state = { sigma = 0.02 } } }\n[[method]]\nname = 'wiener'\n";
+        let experiment = small(dir.path(), &top, methods);
+        let progressed = experiment.execute(&dir.path().join("out"), &[], &mut ()).unwrap();
+        assert_eq!((progressed.cells, progressed.done, progressed.failed), (6, 6, 3));
     }
 
     /// One level is the first and the last: nothing else of the batch could hear a request to stop.
