@@ -271,7 +271,8 @@ pub(super) fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
     if side > 0 && side <= 1 << 16 && side.is_multiple_of(factor) {
         return Ok(());
     }
-    let expected = format!("a positive multiple of {factor}, the network's down-sampling factor, up to 65536");
+    let expected =
+        format!("a positive multiple of {factor}, the network's down-sampling factor, up to 65536");
     Err(daps_core::Error::invalid("image size", expected, side))
 }
 
