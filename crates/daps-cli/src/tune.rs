@@ -115,13 +115,8 @@ impl Args {
                 fit: match self.fit {
                     Some(How::Crop) => Fit::Crop,
                     Some(How::Pad) => Fit::Pad,
-                    None => {
-                        if discrete {
-                            Fit::Pad
-                        } else {
-                            Fit::Crop
-                        }
-                    }
+                    None if discrete => Fit::Pad,
+                    None => Fit::Crop,
                 },
             },
             methods: vec![MethodEntry::new(&self.method, settings(&self.set)?)],

@@ -85,17 +85,22 @@ pub fn cache_directory() -> Result<PathBuf> {
         .ok_or_else(|| Error::Config("no cache directory: set DAPS_CACHE to a directory for weights".into()))
 }
 
+/// Where the cache has weights under a name, if it has.
+fn found(name: &str) -> Result<Option<PathBuf>> {
+    Ok(Some(cache_directory()?.join(name)).filter(|path| path.exists()))
+}
+
 /// Whether the cache has weights under a name.
 pub fn is_there(name: &str) -> Result<bool> {
-    Ok(cache_directory()?.join(name).exists())
+    Ok(found(name)?.is_some())
 }
 
 /// The weights under a name of the cache, or nothing where they were never fetched.
 pub fn load(name: &str) -> Result<Option<Weights>> {
-    if !is_there(name)? {
-        return Ok(None);
-    }
-    Ok(Some(checkpoint::read(&cache_directory()?.join(name))?.tensors))
+    Ok(match found(name)? {
+        Some(path) => Some(checkpoint::read(&path)?.tensors),
+        None => None,
+    })
 }
 
 /// How to get what [`load`] does not find.

@@ -18,8 +18,9 @@ use crate::summary::{Outcome, Summary, quality};
 use crate::{Error, Result, files, output};
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
-/// The last file of a run: where it is, the run is finished.
+/// The first file of a run: where it is, a run has begun.
 const CONFIG: &str = "config.toml";
+/// The last file of a run: where it is, the run is finished.
 const METRICS: &str = "metrics.json";
 /// What stands beside the measurement: a digest of the files that the run depends on.
 const INPUTS: &str = "inputs";

@@ -369,32 +369,26 @@ mod tests {
     use super::super::tests::{GAUSSIAN, small};
     use super::*;
 
-    /// Asks to stop at a level.
-    struct Until(usize);
-
-    impl Progress for Until {
-        fn begin(&mut self, _: &str, _: usize) {}
-        fn step(&mut self, _: &str) -> ControlFlow<()> {
-            ControlFlow::Continue(())
-        }
-        fn within(&mut self, _: &str) -> ControlFlow<()> {
-            self.0 -= 1;
-            if self.0 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        }
-        fn end(&mut self) {}
+    /// Counts levels, and asks to stop from one of them on.
+    struct Levels {
+        seen: usize,
+        last: usize,
     }
 
-    /// Counts levels.
-    struct Levels(usize);
+    impl Levels {
+        fn until(last: usize) -> Self {
+            Self { seen: 0, last }
+        }
+    }
 
     impl Progress for Levels {
         fn begin(&mut self, _: &str, _: usize) {}
         fn step(&mut self, _: &str) -> ControlFlow<()> {
-            ControlFlow::Continue(())
+            if self.seen >= self.last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }
-        fn within(&mut self, _: &str) -> ControlFlow<()> {
-            self.0 += 1;
-            ControlFlow::Continue(())
+        fn within(&mut self, note: &str) -> ControlFlow<()> {
+            self.seen += 1;
+            self.step(note)
         }
         fn end(&mut self) {}
     }
@@ -406,12 +400,12 @@ mod tests {
         let methods = "[[method]]\nname = 'wiener'\n[[method]]\nlabel = 'again'\nname = 'wiener'\n";
         let experiment = small(dir.path(), &top, methods);
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
-        let mut levels = Levels(0);
+        let mut levels = Levels::until(usize::MAX);
         let progressed = experiment.execute(&first, &[], &mut levels).unwrap();
-        assert_eq!((progressed.cells, progressed.done, levels.0), (6, 6, 3));
+        assert_eq!((progressed.cells, progressed.done, levels.seen), (6, 6, 3));
         // With the pictures, without which they would run again.
         let progressed = experiment.execute(&second, std::slice::from_ref(&first), &mut levels).unwrap();
-        assert_eq!((progressed.done, progressed.ran, levels.0), (6, 0, 3));
+        assert_eq!((progressed.done, progressed.ran, levels.seen), (6, 0, 3));
         let names = |d: &Path| std::fs::read_dir(d.join("pictures")).unwrap().count();
         assert_eq!((names(&first), names(&second)), (3, 3));
     }
@@ -431,21 +425,10 @@ mod tests {
     /// One level is the first and the last: nothing else of the batch could hear a request to stop.
     #[test]
     fn methods_of_one_level_can_be_stopped() {
-        struct Stop;
-        impl Progress for Stop {
-            fn begin(&mut self, _: &str, _: usize) {}
-            fn step(&mut self, _: &str) -> ControlFlow<()> {
-                ControlFlow::Break(())
-            }
-            fn within(&mut self, _: &str) -> ControlFlow<()> {
-                ControlFlow::Break(())
-            }
-            fn end(&mut self) {}
-        }
         let dir = tempfile::tempdir().unwrap();
         let top = format!("{GAUSSIAN}\nbatch = 1\ntasks = ['inpaint_random']");
         let experiment = small(dir.path(), &top, "[[method]]\nname = 'wiener'\n");
-        let progressed = experiment.execute(&dir.path().join("out"), &[], &mut Stop).unwrap();
+        let progressed = experiment.execute(&dir.path().join("out"), &[], &mut Levels::until(1)).unwrap();
         assert_eq!((progressed.cells, progressed.done), (3, 1));
     }
 
@@ -461,7 +444,7 @@ mod tests {
         let experiment = small(dir.path(), &top, method);
         let out = dir.path().join("out");
         // The first level of all three, then that of each: the last of them is told to stop.
-        let progressed = experiment.execute(&out, &[], &mut Until(4)).unwrap();
+        let progressed = experiment.execute(&out, &[], &mut Levels::until(4)).unwrap();
         assert_eq!((progressed.done, progressed.failed), (2, 2));
         // What is left, and nothing else.
         let progressed = experiment.execute(&out, &[], &mut ()).unwrap();
