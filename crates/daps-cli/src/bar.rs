@@ -61,7 +61,10 @@ impl Progress for Bar {
         if let Ok(style) = style {
             let end = Arc::clone(&self.end);
             let left = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-                _ = write!(to, "{:#}", HumanDuration(left(&end, || state.eta())));
+                _ = match left(&end, || state.eta()) {
+                    Some(left) => write!(to, "{:#}", HumanDuration(left)),
+                    None => write!(to, "?"),
+                };
             };
             self.bar.set_style(style.with_key("left", left).progress_chars("=> "));
         }
@@ -78,8 +81,10 @@ impl Progress for Bar {
         if self.bar.is_hidden() && self.told.elapsed() >= QUIET {
             self.told = Instant::now();
             let (done, of) = (self.bar.position(), self.bar.length().unwrap_or(0));
-            let left = left(&self.end, || self.bar.eta()).as_secs() / 60 + 1;
-            tell(&format!("{}: {done} of {of}, about {left} min left  {note}", self.bar.prefix()));
+            let left = left(&self.end, || self.bar.eta());
+            let left =
+                left.map_or(String::new(), |left| format!(", about {} min left", left.as_secs() / 60 + 1));
+            tell(&format!("{}: {done} of {of}{left}  {note}", self.bar.prefix()));
         }
         if self.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -108,8 +113,26 @@ impl Progress for Bar {
     }
 }
 
-/// The time left: until the end that was announced, else by the parts that are done.
-fn left(end: &Mutex<Option<Instant>>, by_parts: impl FnOnce() -> Duration) -> Duration {
-    let end = *end.lock().expect("nobody panics with it");
-    end.map_or_else(by_parts, |end| end.saturating_duration_since(Instant::now()))
+/// The time left: until the end that was announced, else by the parts that are done; unknown as long as there are none.
+fn left(end: &Mutex<Option<Instant>>, by_parts: impl FnOnce() -> Duration) -> Option<Duration> {
+    match *end.lock().expect("nobody panics with it") {
+        Some(end) => Some(end.saturating_duration_since(Instant::now())),
+        None => Some(by_parts()).filter(|left| !left.is_zero()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn before_a_part_is_done_the_time_left_is_unknown() {
+        let bar = ProgressBar::new(10);
+        assert_eq!(left(&Mutex::default(), || bar.eta()), None);
+        let soon = Mutex::new(Some(Instant::now() + Duration::from_secs(60)));
+        assert!(left(&soon, || bar.eta()).is_some_and(|left| left > Duration::from_secs(50)));
+        std::thread::sleep(Duration::from_millis(20));
+        bar.inc(1);
+        assert!(left(&Mutex::default(), || bar.eta()).is_some());
+    }
 }

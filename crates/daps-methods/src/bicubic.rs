@@ -21,7 +21,7 @@ pub struct Bicubic {}
 static INFO: MethodInfo = MethodInfo {
     name: "bicubic",
     summary: "bicubic up-sampling of a measured image that is smaller by a whole factor",
-    paper: "Keys, Cubic convolution interpolation for digital image processing, 1981 (plain baseline, 2025)",
+    paper: "Keys, Cubic convolution interpolation for digital image processing, 1981",
 };
 
 /// Keys' kernel with a = -1/2.

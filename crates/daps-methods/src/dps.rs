@@ -7,8 +7,9 @@
 //! Guidance `norm` is the paper's: ζ ∇‖y - A(D)‖ in the VP coordinate u = x/√(1+σ²), so that in x the step carries the
 //! factor √((1+σ²)(1+σ'²)). Guidance `likelihood` adds the gradient of log p(y | D(x, σ)) to the score with its true β, as
 //! the DAPS paper's 2-D experiment does: times σ² - σ'² for the SDE and σ(σ - σ') for the ODE. The default ζ is 1; the released
-//! configurations have 0.3 for super-resolution and 0.5 for inpainting, and it is a free parameter. Deviations: D is not clipped
-//! to [-1, 1], as the released code does it.
+//! configurations have 0.3 for super-resolution and all deblurrings and 0.5 for inpainting, and it is a free parameter. Deviations:
+//! D is not clipped to [-1, 1], as the released code does it, and the ancestral noise has the bridge's variance where theirs is
+//! the network's learned one.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, dot_rows};

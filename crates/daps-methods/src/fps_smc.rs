@@ -9,6 +9,8 @@
 //! Dividing their variance-preserving chain by √ᾱ gives these lines: c_k²σ_y² becomes β². Defaults: M = 20 particles, 1000
 //! levels of DDPM's schedule, c = 0.95 as released. Deviations: ancestors are chosen before they move, which has the same law
 //! with less noise; the first particles are drawn without regard to the measurement; D is not clipped to [-1, 1].
+//! It asks for a singular value decomposition, which motion blur has none of; the authors run it there with a separable blur in
+//! the place of the true one.
 
 use std::sync::Arc;
 

@@ -4,7 +4,9 @@
 //! g onto the measured magnitudes, the next g is g' where it keeps the constraints (inside the image's place, not negative) and
 //! g - βg' elsewhere. The answer is g' of the last iteration, cut to the image.
 //!
-//! Defaults: β = 0.9, 1000 iterations from random noise. Deviations: none. It uses no prior; its rows differ by their start.
+//! Defaults: β = 0.9, 1000 iterations from random noise. Deviations: none in the update; measured magnitudes
+//! are noisy here, so that those of k and -k, which are equal for a real picture, are averaged first, and negative ones are taken
+//! for zero. It uses no prior; its rows differ by their start.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, with_slice};
@@ -36,7 +38,7 @@ impl Default for Hio {
 static INFO: MethodInfo = MethodInfo {
     name: "hio",
     summary: "hybrid input-output: projections between Fourier magnitudes and the image's support, without a prior",
-    paper: "Fienup, Phase retrieval algorithms: a comparison, Applied Optics 1982 (as run beside DAPS in 2025)",
+    paper: "Fienup, Phase retrieval algorithms: a comparison, Applied Optics 1982",
 };
 
 /// g' where `inside` is 1 and g' is not negative, g - βg' elsewhere.

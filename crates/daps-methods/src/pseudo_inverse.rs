@@ -29,7 +29,7 @@ impl Default for PseudoInverse {
 static INFO: MethodInfo = MethodInfo {
     name: "pseudo_inverse",
     summary: "the pseudo-inverse of the operator applied to the measurement, without a prior",
-    paper: "Penrose, A generalized inverse for matrices, 1955 (the plain baseline of 2025's comparisons)",
+    paper: "Penrose, A generalized inverse for matrices, 1955",
 };
 
 impl Method for PseudoInverse {

@@ -6,7 +6,8 @@
 //! Since ε̂ - ε = (μ - D)/σ, the regulariser's gradient is λ(μ - D)/d.
 //!
 //! Defaults: 1000 steps of DDPM's schedule, Adam with decay 0.9 and 0.99; λ = 0.25, rate 0.5 and a start at random noise as in
-//! the DAPS paper's comparison (the authors start at the pseudo-inverse with rate 0.1). Deviations: none in the update.
+//! the DAPS paper's comparison (the authors start at the pseudo-inverse with rate 0.1). Deviations: the released
+//! code adds noise of 0.0001 to μ before it is renoised; here there is none.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, with_slice};

@@ -36,7 +36,7 @@ impl Default for Wiener {
 static INFO: MethodInfo = MethodInfo {
     name: "wiener",
     summary: "the Wiener filter: the posterior mean for Gaussian images with the spectrum of photographs",
-    paper: "Wiener, Extrapolation, Interpolation, and Smoothing of Stationary Time Series, 1949 (plain baseline, 2025)",
+    paper: "Wiener, Extrapolation, Interpolation, and Smoothing of Stationary Time Series, 1949",
 };
 
 impl Wiener {

@@ -225,16 +225,23 @@ fn split_gibbs_samplers_follow_their_recursion_and_reach_the_posterior_of_the_co
     let fine = Reverse { steps: 1000, max: 80.0, min: 0.002 };
     let long =
         PnpDm { iterations: 60, rho: 0.3, decay: 1.0, rho_min: 0.3, reverse: fine, ..PnpDm::default() };
-    let values = draw(&long, 1500);
-    for i in 0..3 {
-        let blurred = BETA * BETA + (SINGULAR[i] * 0.3).powi(2);
-        let precision = STD[i].powi(-2) + SINGULAR[i].powi(2) / blurred;
-        let mean = (MEAN[i] / STD[i].powi(2) + SINGULAR[i] * Y[i] / blurred) / precision;
-        let column: Vec<f64> = values.iter().skip(i).step_by(4).copied().collect();
-        let found = column.iter().sum::<f64>() / column.len() as f64;
-        let error = (1.0 / precision / column.len() as f64).sqrt();
-        // 2 % of a deviation for the grid that is left.
-        assert!((found - mean).abs() < 4.5 * error + 0.02 / precision.sqrt(), "[{i}]: {found} vs {mean}");
+    let as_long = Dpnp { iterations: 60, hold: 0, eta: 0.3, eta_min: 0.3, reverse: fine, ..Dpnp::default() };
+    for (name, values) in [("pnp_dm", draw(&long, 1500)), ("dpnp", draw(&as_long, 1500))] {
+        for i in 0..4 {
+            let blurred = BETA * BETA + (SINGULAR[i] * 0.3).powi(2);
+            let precision = STD[i].powi(-2) + SINGULAR[i].powi(2) / blurred;
+            let data = if i < 3 { SINGULAR[i] * Y[i] / blurred } else { 0.0 };
+            let mean = (MEAN[i] / STD[i].powi(2) + data) / precision;
+            let column: Vec<f64> = values.iter().skip(i).step_by(4).copied().collect();
+            let n = column.len() as f64;
+            let found = column.iter().sum::<f64>() / n;
+            let error = (1.0 / precision / n).sqrt();
+            // 2 % of a deviation for the grid that is left.
+            let slack = 0.02 / precision.sqrt();
+            assert!((found - mean).abs() < 4.5 * error + slack, "{name} [{i}]: {found} vs {mean}");
+            let ratio = column.iter().map(|v| (v - found).powi(2)).sum::<f64>() / (n - 1.0) * precision;
+            assert!((ratio - 1.0).abs() < 4.5 * (2.0 / n).sqrt() + 0.04, "{name} [{i}]: variance x {ratio}");
+        }
     }
 }
 
@@ -395,6 +402,27 @@ fn red_diff_takes_adam_steps_on_its_loss() {
             mu -= 0.1 * (m / (1.0 - 0.9f64.powi(n))) / ((v / (1.0 - 0.99f64.powi(n))).sqrt() + 1e-8);
         }
         assert!((found - mu).abs() < 1e-9, "[{i}]: {found} vs {mu}");
+    }
+}
+
+/// At one level the regulariser is that of a Gaussian of precision w = λ m σ²/((s² + σ²) d) around the prior's mean, and what
+/// Adam's small steps end at, mean over the draws of ε, is the mode of it and the measurement.
+#[test]
+fn red_diff_ends_at_the_mode_that_it_seeks() {
+    const LAMBDA: f64 = 0.7;
+    let schedule = ScheduleRule::Geometric { levels: 4000, max: 1.001, min: 0.999 };
+    let values = draw(&RedDiff { schedule, lambda: LAMBDA, rate: 0.005 }, 200);
+    for i in 0..4 {
+        let column: Vec<f64> = values.iter().skip(i).step_by(4).copied().collect();
+        let n = column.len() as f64;
+        let found = column.iter().sum::<f64>() / n;
+        let variance = column.iter().map(|v| (v - found).powi(2)).sum::<f64>() / (n - 1.0);
+        let w = LAMBDA * 3.0 / 4.0 / (STD[i].powi(2) + 1.0);
+        let data = if i < 3 { SINGULAR[i] * Y[i] } else { 0.0 };
+        let mode = (data + w * MEAN[i]) / (SINGULAR[i].powi(2) + w);
+        // The last step is of the size of the rate.
+        let error = 4.5 * (variance / n).sqrt() + 0.005;
+        assert!((found - mode).abs() < error, "[{i}]: {found} vs {mode}, {error}");
     }
 }
 

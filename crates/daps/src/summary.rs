@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use candle_core::Tensor;
 use daps_core::Cost;
 use daps_core::real::to_f64;
+use daps_metrics::calibration::{Coverage, rank};
 use daps_metrics::diagnostics::diagnose;
 use daps_metrics::image::{psnr, ssim};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -90,6 +91,15 @@ pub struct Measurement {
     pub apart: Option<f64>,
     /// Its denominator.
     pub away: Option<f64>,
+    /// RMS over values of the samples' standard deviation, where there are several.
+    #[serde(default)]
+    pub spread: Option<f64>,
+    /// The share of the true values that lie between the smallest and the largest sample.
+    #[serde(default)]
+    pub coverage: Option<f64>,
+    /// What that share is for exact posterior samples: (n - 1)/(n + 1) of n samples.
+    #[serde(default)]
+    pub coverage_nominal: Option<f64>,
     /// Split R̂ across chains of χ² over the last half of the levels, where those are at least eight and chains at least two: in
     /// one chain it would tell how χ² changes with the levels, and not whether chains agree.
     pub r_hat: Option<f64>,
@@ -268,6 +278,15 @@ fn moments<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], d: usize) -> 
     (mean, std)
 }
 
+/// How many true values lie between the smallest and the largest of several samples.
+fn covered<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], truth: &[f64]) -> Option<Coverage> {
+    let n = kept.len();
+    let draws = |j: usize| kept.iter().map(|&c| chain(c)[j]).collect::<Vec<f64>>();
+    let ranks: Vec<usize> = truth.iter().enumerate().map(|(j, t)| rank(*t, &draws(j))).collect();
+    let level = (n > 1).then(|| (n - 1) as f64 / (n + 1) as f64)?;
+    Coverage::of_ranks(level, &ranks, n).ok()
+}
+
 impl Measurement {
     fn new(run: &Run, measurement: usize, choice: &Choice, chi2: &[f64], diverged: &[bool]) -> Self {
         let m = run.measured(measurement) as f64;
@@ -291,12 +310,15 @@ impl Measurement {
             diversity: None,
             apart: None,
             away: None,
+            spread: None,
+            coverage: None,
+            coverage_nominal: None,
             r_hat: None,
             effective: None,
         }
     }
 
-    /// With what the truth tells.
+    /// With how far the samples are from each other, and with what the truth tells.
     fn compared<'a>(
         mut self,
         run: &Run,
@@ -305,12 +327,17 @@ impl Measurement {
         chain: impl Fn(usize) -> &'a [f64],
         (mean, std): (&[f64], Option<&[f64]>),
     ) -> Self {
+        self.spread = std.and_then(|std| finite(rms(std.iter().copied())));
         let Some(truth) = truth else { return self };
         if let Some(std) = std {
             let distance = |c: &usize| chain(*c).iter().zip(truth).map(|(x, t)| (x - t).powi(2)).sum::<f64>();
             let apart = 2.0 * std.iter().map(|s| s * s).sum::<f64>();
             (self.apart, self.away) = (Some(apart), average(self.kept.iter().map(distance)));
             self.diversity = self.away.map(|away| apart / away);
+        }
+        // Tokens have ties and no order.
+        if let Some(coverage) = (!run.is_discrete()).then(|| covered(&self.kept, &chain, truth)).flatten() {
+            (self.coverage, self.coverage_nominal) = (Some(coverage.rate()), Some(coverage.nominal));
         }
         if let &[c, h, w] = &run.config.task.shape[..]
             && is_image(&[c, h, w])
@@ -419,5 +446,35 @@ impl Run {
         let prior = self.analytic.as_ref().filter(|_| d <= SMALL && self.operator.as_linear().is_some())?;
         let likelihood = self.likelihood.as_gaussian()?;
         prior.posterior(likelihood, measurement).ok()?.mean().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+    use daps_core::{Address, Noise, Purpose};
+
+    use super::*;
+
+    /// The truth is one more draw: of five, it is neither the smallest nor the largest three times of five. Samples of half the
+    /// deviation hold it less often, and one sample nothing.
+    #[test]
+    fn samples_of_one_law_hold_the_truth_as_often_as_they_should() {
+        const VALUES: usize = 4000;
+        let at = Address::new(0, Purpose::Reference, 0);
+        let draws = Noise::chains(3, 5).normal(at, &[VALUES], DType::F64).unwrap();
+        let draws = to_f64(&draws).unwrap();
+        let (truth, rest) = draws.split_at(VALUES);
+        let half: Vec<f64> = rest.iter().map(|v| 0.5 * v).collect();
+        let found = |of: &[f64], kept: &[usize]| {
+            let chain = |c: usize| &of[c * VALUES..(c + 1) * VALUES];
+            covered(kept, chain, truth).map(|c| (c.nominal, c.z()))
+        };
+        let (nominal, z) = found(rest, &[0, 1, 2, 3]).unwrap();
+        assert!((nominal - 0.6).abs() < 1e-12 && z.abs() < 4.0, "{nominal}: {z}");
+        let (nominal, z) = found(rest, &[1, 3]).unwrap();
+        assert!((nominal - 1.0 / 3.0).abs() < 1e-12 && z.abs() < 4.0, "{nominal}: {z}");
+        assert!(found(&half, &[0, 1, 2, 3]).unwrap().1 < -10.0);
+        assert_eq!(found(rest, &[2]), None);
     }
 }

@@ -29,6 +29,15 @@ pub enum Strategy {
     Halving,
 }
 
+impl Strategy {
+    fn words(self) -> &'static str {
+        match self {
+            Self::Random => "all trials on all images",
+            Self::Halving => "by halving",
+        }
+    }
+}
+
 /// What is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
@@ -254,7 +263,13 @@ impl Search {
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
             let settings = registry::resolve(name, &config.methods[found.trial].settings, &task.operator)?;
             tuned.tasks.insert(task.operator.clone(), settings);
-            let how = format!("the best of {trials} trials by {metric} on {images} images");
+            let how = format!(
+                "the best of {trials} trials by {metric} on {images} images of {} samples, seed {}, {}; prior: {}",
+                task.samples.unwrap_or(config.samples),
+                self.seed,
+                self.strategy.words(),
+                experiment.prior_in_words()
+            );
             tuned.found.insert(task.operator.clone(), how);
         }
         tuned.write(&path)

@@ -143,7 +143,7 @@ fn a_killed_table_goes_on_to_the_same_bytes() {
         .map(|l| serde_json::from_str::<Value>(l).unwrap()["key"].clone())
         .collect();
     assert_eq!((keys.len(), lines(&scene.path("killed")).len()), (42, 42), "a cell ran twice");
-    for file in ["results.csv", "results.json"] {
+    for file in ["results.csv", "results.json", "levels.csv"] {
         let read = |out: &str| fs::read(scene.path(out).join(file)).unwrap();
         assert!(read("whole") == read("killed"), "{file} differs");
     }
@@ -166,7 +166,7 @@ fn a_table_does_not_depend_on_its_batches() {
     fs::write(scene.path("table.toml"), table.replace("batch = 4", "batch = 1")).unwrap();
     scene.run("parts");
     let read = |out: &str, file: &str| fs::read_to_string(scene.path(out).join(file)).unwrap();
-    for file in ["results.csv", "results.json"] {
+    for file in ["results.csv", "results.json", "levels.csv"] {
         assert!(read("whole", file) == read("parts", file), "{file} differs");
     }
     let calls = |out: &str| -> Vec<String> {
@@ -230,6 +230,12 @@ fn the_report_says_what_was_found_and_what_was_left_out() {
         assert!((ratio - apart / away).abs() < 1e-12, "{line}");
     }
     assert_eq!(fs::read_to_string(scene.path("out/timings.csv")).unwrap().lines().count(), 43);
+    let along = fs::read_to_string(scene.path("out/levels.csv")).unwrap();
+    assert!(
+        along.starts_with("method,task,image,seed,sigma,psnr_estimate,psnr_draw,chi2_estimate,chi2_draw\n")
+    );
+    let of = |line: &&str| line.starts_with("langevin,inpaint_random,00003,7,");
+    assert_eq!(along.lines().filter(of).count(), 30, "{along}");
     // Images are numbered in their source: the last five of seven, without the first of them.
     assert!(csv.contains(",00003,") && csv.contains(",00005,") && !csv.contains(",00006,"));
 }
@@ -393,7 +399,10 @@ fn a_search_goes_on_and_its_settings_are_used() {
     assert!(settings.contains("[tasks.gaussian_blur]") && settings.contains("std = 0.3"), "{settings}");
     assert!(settings.contains("[tasks.inpaint_random]") && settings.contains("std = "), "{settings}");
     for (task, trials) in [("inpaint_random", 6), ("gaussian_blur", 1)] {
-        let how = format!("{task} = \"the best of {trials} trials by PSNR on 4 images\"");
+        let how = format!(
+            "{task} = \"the best of {trials} trials by PSNR on 4 images of 1 samples, seed 0, all trials on all images; \
+             prior: gaussian\""
+        );
         assert!(settings.contains(&how), "{how} in {settings}");
     }
     let trials = fs::read_to_string(scene.path("tuned/trials.csv")).unwrap();

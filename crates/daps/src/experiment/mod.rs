@@ -26,6 +26,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
+use daps_methods::registry;
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
 use toml::{Table, Value};
 
@@ -147,6 +148,7 @@ impl Experiment {
             notes,
         };
         experiment.notes.extend(experiment.untuned()?);
+        experiment.notes.extend(experiment.overruled()?);
         Ok(experiment)
     }
 
@@ -157,6 +159,44 @@ impl Experiment {
             format!("{} is not tuned for {}; it runs with the settings here", p.method.label, p.task.label)
         };
         Ok(self.pairs()?.into_iter().filter(is_left_out).map(note).collect())
+    }
+
+    /// Methods whose settings in the file, beside what a search may change, are not those that their tuned settings were found with.
+    fn overruled(&self) -> Result<Vec<String>> {
+        let mut notes = Vec::new();
+        for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
+            let (Some(file), Some(tuned)) = (&method.tuned, tuned) else { continue };
+            let parameters = registry::entry(&method.name)?.parameters;
+            let fixed = |settings: &Table| {
+                let mut fixed = settings.clone();
+                parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
+                fixed
+            };
+            // A preset speaks of all settings, anything else of itself.
+            let is_meant =
+                |key: &str| method.settings.contains_key(key) || method.settings.contains_key("preset");
+            let differs = |task: &&ExperimentTask| {
+                let Some(found) = tuned.tasks.get(&task.operator) else { return false };
+                let here = registry::resolve(&method.name, &method.settings, &task.operator);
+                let (here, found) = (here.map(|t| fixed(&t)).unwrap_or_default(), fixed(found));
+                here.iter().any(|(key, value)| is_meant(key) && found.get(key) != Some(value))
+            };
+            let tasks: Vec<&str> = self.config.tasks().filter(differs).map(|t| t.label.as_str()).collect();
+            if !tasks.is_empty() {
+                let (label, file, tasks) = (&method.label, file.display(), tasks.join(", "));
+                let what = "has other settings than stand here, and its own count";
+                notes.push(format!("{label}: {file} {what}, on {tasks}"));
+            }
+        }
+        Ok(notes)
+    }
+
+    /// The prior's name, and the digest of its weights.
+    pub(crate) fn prior_in_words(&self) -> String {
+        let text = |key: &str| self.prior.get(key).and_then(Value::as_str);
+        let name = ["name", "file", "kind"].iter().find_map(|key| text(key)).unwrap_or_default();
+        let digest = text("sha256").map(|d| format!(" (sha256 {d:.12})")).unwrap_or_default();
+        format!("{}{digest}", name.rsplit('/').next().unwrap_or(name))
     }
 
     /// The file's content.
@@ -296,5 +336,34 @@ mod tests {
         assert_ne!(keys(), before);
         std::fs::remove_file(folder.join("c.png")).unwrap();
         assert_eq!(keys(), before);
+    }
+
+    /// Settings beside a tuned file are told of where they are not those that it was found with, but for what was searched.
+    #[test]
+    fn settings_that_a_tuned_file_overrules_are_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let tune = |name: &str, settings: &str, searched: &str| {
+            let settings =
+                registry::resolve(name, &format!("{settings}\n{searched}").parse().unwrap(), "hdr");
+            let tasks = [("hdr".to_owned(), settings.unwrap())].into();
+            let tuned = Tuned { name: name.into(), found: Default::default(), tasks };
+            tuned.write(&dir.path().join("tuned.toml")).unwrap();
+        };
+        let told = |name: &str, settings: &str| {
+            let method = format!("[[method]]\nname = '{name}'\ntuned = 'tuned.toml'\n{settings}\n");
+            let experiment = small(dir.path(), &format!("{GAUSSIAN}\ntasks = ['hdr']"), &method);
+            experiment.notes().join("; ")
+        };
+        let note = |name: &str| {
+            format!("{name}: tuned.toml has other settings than stand here, and its own count, on hdr")
+        };
+        let paper = |budget: &str| format!("preset = 'paper'\nbudget = '{budget}'");
+        tune("daps", &paper("1k"), "beta = 0.02");
+        assert_eq!(told("daps", &paper("1k")), "");
+        assert_eq!(told("daps", &paper("4k")), note("daps"));
+        tune("pnp_dm", "iterations = 40", "rho = 3.0");
+        assert_eq!(told("pnp_dm", "iterations = 40"), "");
+        assert_eq!(told("pnp_dm", ""), "");
+        assert_eq!(told("pnp_dm", "iterations = 41"), note("pnp_dm"));
     }
 }

@@ -71,7 +71,8 @@ fn how_to_read(experiment: &Experiment, cells: &[Cell]) -> Vec<String> {
         lines.push(
             "PSNR, SSIM, LPIPS and measurement error are means over chains; in phase retrieval, those of the chain that was \
              chosen without the truth. χ² is the residual per number at the true noise (1 for posterior samples), diversity is \
-             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples) with both means over images."
+             E‖s-s'‖²/E‖s-truth‖² (1 for posterior samples) with both means over images. Coverage is the share of the true values \
+             between the smallest and the largest sample, (n-1)/(n+1) for n posterior samples."
                 .into(),
         );
     }

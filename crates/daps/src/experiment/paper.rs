@@ -19,6 +19,8 @@ pub(super) struct Row {
     pub lpips: Option<f64>,
     pub fid: Option<f64>,
     pub accuracy: Option<f64>,
+    /// Seconds of a sample, of a whole image at once on one A100.
+    pub seconds: Option<f64>,
 }
 
 impl Row {
@@ -30,6 +32,7 @@ impl Row {
             "lpips" => self.lpips,
             "fid" => self.fid,
             "accuracy" => self.accuracy,
+            "seconds" => self.seconds,
             _ => None,
         }
     }

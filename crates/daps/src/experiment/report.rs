@@ -15,7 +15,7 @@ use crate::{report::number, task};
 /// Columns that are compared with a baseline.
 const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
 /// Columns of a task's table, in order; those of success only where a measurement has several explanations.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 13] = [
     "psnr",
     "ssim",
     "lpips",
@@ -26,6 +26,9 @@ const SHOWN: [&str; 10] = [
     "error",
     "chi2",
     "diversity",
+    "coverage",
+    "coverage_nominal",
+    "spread",
 ];
 const SUCCESSES: [&str; 3] = ["success", "success_chains", "success_turned"];
 /// Columns drawn for all tasks.
@@ -78,12 +81,9 @@ fn capital(text: &str) -> String {
 }
 
 fn size(experiment: &Experiment, progressed: &Progressed) -> String {
-    let (config, prior) = (&experiment.config, &experiment.prior);
-    let name = ["name", "file", "kind"].iter().find_map(|k| prior.get(*k)?.as_str()).unwrap_or_default();
-    let digest = prior.get("sha256").and_then(toml::Value::as_str);
-    let digest = digest.map(|d| format!(" (sha256 {d:.12})")).unwrap_or_default();
+    let config = &experiment.config;
     format!(
-        "{} of {} cells ({} methods x {} tasks x {} images x {} {}, unfit pairs left out); prior: {}{digest}; images: {}, number {} to {}.",
+        "{} of {} cells ({} methods x {} tasks x {} images x {} {}, unfit pairs left out); prior: {}; images: {}, number {} to {}.",
         progressed.done,
         progressed.cells,
         config.methods.len(),
@@ -91,7 +91,7 @@ fn size(experiment: &Experiment, progressed: &Progressed) -> String {
         experiment.images(),
         config.seeds.len(),
         if config.seeds.len() == 1 { "seed" } else { "seeds" },
-        name.rsplit('/').next().unwrap_or(name),
+        experiment.prior_in_words(),
         config.data.source.file_name().map(|n| n.to_string_lossy()).unwrap_or_default(),
         experiment.images.truths.names.first().map_or("", String::as_str),
         experiment.images.truths.names.last().map_or("", String::as_str),
@@ -182,6 +182,8 @@ fn one_task(
         number(seconds.map(|a| a.mean), 2) + &groups.part(seconds)
     };
     add("seconds a sample", methods.iter().map(seconds).collect());
+    let paper = |m: &&MethodEntry| number(groups.paper(task, m, "seconds"), 0);
+    add("paper, on an A100", methods.iter().map(paper).collect());
     let head = std::iter::once(String::new()).chain(columns.iter().map(|c| c.0.clone())).collect();
     let row = |(i, m): (usize, &&MethodEntry)| {
         std::iter::once(m.label.clone()).chain(columns.iter().map(|c| c.1[i].clone())).collect()

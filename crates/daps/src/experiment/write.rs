@@ -10,7 +10,7 @@ use daps_metrics::inception::{FEATURES, Inception};
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::cell::{COLUMNS, Cell};
+use super::cell::{COLUMNS, Cell, LEVEL_COLUMNS};
 use super::document::Piece;
 use super::{Block, Experiment, Progressed, pictures, report};
 use crate::progress::Progress;
@@ -31,8 +31,11 @@ pub(super) fn all(
     files::write(&directory.join("settings.toml"), settings(blocks, directory)?.as_bytes())?;
     files::write(&directory.join("results.csv"), results(cells).as_bytes())?;
     files::write(&directory.join("timings.csv"), timings(cells).as_bytes())?;
-    files::write(&directory.join("results.json"), json_of(cells, directory)?.as_bytes())?;
+    if experiment.follows() {
+        files::write(&directory.join("levels.csv"), levels(cells).as_bytes())?;
+    }
     let fid = fid(experiment, cells, directory, progress)?;
+    files::write(&directory.join("results.json"), json_of(cells, &fid, directory)?.as_bytes())?;
     let (mut document, drawings) = report::document(experiment, cells, progressed, &fid, directory);
     let turns = pictures::half_turns(experiment, directory)?;
     if !turns.is_empty() {
@@ -67,6 +70,10 @@ fn quoted(text: &str) -> String {
     }
 }
 
+fn number(value: Option<f64>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
 fn place(cell: &Cell) -> String {
     format!("{},{},{},{}", quoted(&cell.method), quoted(&cell.task), quoted(&cell.image), cell.seed)
 }
@@ -76,7 +83,6 @@ fn results(cells: &[Cell]) -> String {
     let heads: Vec<&str> = COLUMNS.iter().map(|c| c.name).collect();
     let mut text = format!("method,task,image,seed,samples,diverged,{},failure\n", heads.join(","));
     for cell in cells {
-        let number = |v: Option<f64>| v.map(|v| v.to_string()).unwrap_or_default();
         let numbers: Vec<String> = COLUMNS.iter().map(|c| number((c.of)(cell))).collect();
         let failure = quoted(cell.failure.as_deref().unwrap_or_default());
         let _ = writeln!(
@@ -101,8 +107,21 @@ fn timings(cells: &[Cell]) -> String {
     text
 }
 
-/// The cells with every chain and level, without their cost.
-fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
+/// One line for every level of a cell.
+fn levels(cells: &[Cell]) -> String {
+    let heads = LEVEL_COLUMNS.map(|(name, _)| name).join(",");
+    let mut text = format!("method,task,image,seed,sigma,{heads}\n");
+    for cell in cells {
+        for level in &cell.levels {
+            let numbers = LEVEL_COLUMNS.map(|(_, of)| number(of(level))).join(",");
+            let _ = writeln!(text, "{},{},{numbers}", place(cell), level.sigma);
+        }
+    }
+    text
+}
+
+/// The cells with every chain and level, without their cost, and FID by task and method.
+fn json_of(cells: &[Cell], fid: &HashMap<(String, String), f64>, directory: &Path) -> Result<String> {
     let cell = |c: &Cell| -> Result<Value> {
         let mut value = serde_json::to_value(c).map_err(|e| Error::content(directory, e))?;
         if let Some(map) = value.as_object_mut() {
@@ -111,7 +130,13 @@ fn json_of(cells: &[Cell], directory: &Path) -> Result<String> {
         Ok(value)
     };
     let cells = cells.iter().map(cell).collect::<Result<Vec<_>>>()?;
-    let text = serde_json::to_string(&json!({ "version": env!("CARGO_PKG_VERSION"), "cells": cells }));
+    let fid: BTreeMap<_, _> = fid.iter().collect();
+    let fid: Vec<Value> = fid
+        .iter()
+        .map(|((task, method), fid)| json!({ "task": task, "method": method, "fid": fid }))
+        .collect();
+    let whole = json!({ "version": env!("CARGO_PKG_VERSION"), "cells": cells, "fid": fid });
+    let text = serde_json::to_string(&whole);
     Ok(text.map_err(|e| Error::content(directory, e))? + "\n")
 }
 

@@ -167,9 +167,15 @@ fn numbers(run: &Run, found: &Measurement) -> String {
     }
     let chi2 =
         format!("{} per number ({} σ from 1)", number(Some(found.chi2), 3), number(Some(found.chi2_z), 1));
+    let coverage = match (found.coverage, found.coverage_nominal) {
+        (Some(share), Some(exact)) => format!("{share:.2} ({exact:.2} for exact samples)"),
+        _ => dash(),
+    };
     let notes = [
         ("χ²", if run.is_discrete() { dash() } else { chi2 }),
         ("diversity E‖s-s'‖²/E‖s-truth‖²", number(found.diversity, 2)),
+        ("standard deviation of the samples, RMS", number(found.spread, 4)),
+        ("true values between the smallest and the largest sample", coverage),
         ("R̂ across chains", number(found.r_hat, 3)),
         ("effective draws", number(found.effective, 0)),
     ];
