@@ -42,6 +42,8 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
         config.data.labels = None;
         config.seeds.truncate(1);
         let experiment = Experiment::open(config, &folder()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let overruled = experiment.notes().iter().find(|n| n.contains("other settings than stand here"));
+        assert_eq!(overruled, None, "{name}");
         let fits = experiment.fits().unwrap_or_else(|e| panic!("{name}: {e}"));
         for (method, task, refusal) in &fits {
             assert!(refusal.iter().all(|r| r.contains(" needs ")), "{name}, {method} on {task}: {refusal:?}");
@@ -60,4 +62,14 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
             }
         }
     }
+}
+
+/// The example beside the README, as it is.
+#[test]
+fn the_example_of_a_table_of_ones_own_fits() {
+    let folder = folder().join("../examples");
+    let config = ExperimentConfig::read(&folder.join("experiment.toml")).unwrap();
+    let experiment = Experiment::open(config, &folder).unwrap();
+    let fits = experiment.fits().unwrap();
+    assert!(fits.len() == 6 && fits.iter().all(|(_, _, refusal)| refusal.is_none()), "{fits:?}");
 }
