@@ -113,6 +113,9 @@ pub fn show(summary: &Summary, out: &Path) {
             line(name, number(value, digits));
         }
     }
+    if let Some((share, exact)) = summary.coverage() {
+        line("truth between the samples", format!("{share:.2} of it ({exact:.2} for exact samples)"));
+    }
     for m in summary.measurements.iter().filter(|m| m.denoising_error.is_some()) {
         let psnr =
             m.psnr.as_ref().map(|p| format!(" ({} dB)", number(Some(p[m.chosen]), 2))).unwrap_or_default();

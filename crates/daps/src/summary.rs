@@ -134,6 +134,14 @@ impl Summary {
         average(self.measurements.iter().filter_map(|m| m.missed))
     }
 
+    /// The share of the true values that lie between the smallest and the largest sample, and what it is for exact samples, mean
+    /// over the measurements that have several samples and a truth.
+    #[must_use]
+    pub fn coverage(&self) -> Option<(f64, f64)> {
+        let of = |f: fn(&Measurement) -> Option<f64>| average(self.measurements.iter().filter_map(f));
+        of(|m| m.coverage).zip(of(|m| m.coverage_nominal))
+    }
+
     /// What [`Measurement::misfit`] is of these measurements.
     #[must_use]
     pub fn misfit_title(&self) -> &'static str {

@@ -167,8 +167,8 @@ impl Experiment {
         for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
             let (Some(file), Some(tuned)) = (&method.tuned, tuned) else { continue };
             let parameters = registry::entry(&method.name)?.parameters;
-            let fixed = |settings: &Table| {
-                let mut fixed = settings.clone();
+            let fixed = |settings: &Table, operator: &str| {
+                let mut fixed = registry::resolve(&method.name, settings, operator).unwrap_or_default();
                 parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
                 fixed
             };
@@ -177,8 +177,7 @@ impl Experiment {
                 |key: &str| method.settings.contains_key(key) || method.settings.contains_key("preset");
             let differs = |task: &&ExperimentTask| {
                 let Some(found) = tuned.tasks.get(&task.operator) else { return false };
-                let here = registry::resolve(&method.name, &method.settings, &task.operator);
-                let (here, found) = (here.map(|t| fixed(&t)).unwrap_or_default(), fixed(found));
+                let (here, found) = (fixed(&method.settings, &task.operator), fixed(found, &task.operator));
                 here.iter().any(|(key, value)| is_meant(key) && found.get(key) != Some(value))
             };
             let tasks: Vec<&str> = self.config.tasks().filter(differs).map(|t| t.label.as_str()).collect();
