@@ -289,9 +289,10 @@ fn moments<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], d: usize) -> 
 /// How many true values lie between the smallest and the largest of several samples.
 fn covered<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], truth: &[f64]) -> Option<Coverage> {
     let n = kept.len();
+    // One sample holds nothing between its ends.
+    let level = (n > 1).then(|| (n - 1) as f64 / (n + 1) as f64)?;
     let draws = |j: usize| kept.iter().map(|&c| chain(c)[j]).collect::<Vec<f64>>();
     let ranks: Vec<usize> = truth.iter().enumerate().map(|(j, t)| rank(*t, &draws(j))).collect();
-    let level = (n > 1).then(|| (n - 1) as f64 / (n + 1) as f64)?;
     Coverage::of_ranks(level, &ranks, n).ok()
 }
 
