@@ -120,4 +120,13 @@ mod tests {
         let large = to_f64(&enlarge::<f64>(&ones, &[1, 2, 3], &[1, 8, 12], 4).unwrap()).unwrap();
         assert!(large.iter().all(|v| (v - 1.0).abs() < 1e-12));
     }
+
+    /// A row of 0 and 1, twice as large: left of 0 lie 0 and 1 again, so that pixel 0 has the weights of -1.75 and 1.25 of the 1.
+    #[test]
+    fn borders_are_mirrored() {
+        let y = Tensor::new(&[[[[0.0f64, 1.0]]]], &Device::Cpu).unwrap();
+        let x = to_f64(&enlarge::<f64>(&y, &[1, 1, 2], &[1, 2, 4], 2).unwrap()).unwrap();
+        assert!((x[0] + 0.09375).abs() < 1e-12, "{}", x[0]);
+        assert!((x[3] - 1.09375).abs() < 1e-12, "{}", x[3]);
+    }
 }

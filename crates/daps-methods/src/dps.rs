@@ -4,8 +4,9 @@
 //! Algorithm 1. With x in the EDM convention the ancestral step from σ to σ' is the bridge
 //! N(x + (1 - σ'²/σ²)(D - x), σ'²(1 - σ'²/σ²)); the deterministic variant takes the Euler step of the probability-flow ODE.
 //!
-//! Guidance `norm` is the paper's: ζ ∇‖y - A(D)‖ in the VP coordinate u = x/√(1+σ²), so that in x the step carries the
-//! factor √((1+σ²)(1+σ'²)). Guidance `likelihood` adds the gradient of log p(y | D(x, σ)) to the score with its true β, as
+//! Guidance `norm` is the released code's: ζ ∇‖y - A(D)‖ in the VP coordinate u = x/√(1+σ²), so that in x the step carries the
+//! factor √((1+σ²)(1+σ'²)). (Algorithm 1 has ζ_i ∇‖·‖² with ζ_i = ζ'/‖·‖, which is twice as much for the same number: its ζ' is
+//! half of ζ here.) Guidance `likelihood` adds the gradient of log p(y | D(x, σ)) to the score with its true β, as
 //! the DAPS paper's 2-D experiment does: times σ² - σ'² for the SDE and σ(σ - σ') for the ODE. The default ζ is 1; the released
 //! configurations have 0.3 for super-resolution and all deblurrings and 0.5 for inpainting, and it is a free parameter. Deviations:
 //! D is not clipped to [-1, 1], as the released code does it, and the ancestral noise has the bridge's variance where theirs is

@@ -59,6 +59,14 @@ fn repeat(t: &Tensor, count: usize) -> Result<Tensor> {
     Ok(wide.reshape(batched(rows * count, rest))?)
 }
 
+/// How well a particle foresees a mode's next measurement: log N(y; s c, β² + (spread s)²) but for what all particles share.
+fn foresight(y: f64, s: f64, c: f64, spread: f64, beta: f64) -> f64 {
+    match s {
+        0.0 => 0.0,
+        _ => -0.5 * (y - s * c).powi(2) / (beta.powi(2) + (spread * s).powi(2)),
+    }
+}
+
 impl Method for FpsSmc {
     fn info(&self) -> &'static MethodInfo {
         &INFO
@@ -119,13 +127,12 @@ impl Method for FpsSmc {
             let x0 = model.denoise(&x, &Sigma::Same(step.sigma))?;
             let mean = combine(&[(&[keep], &x), (&[1.0 - keep], &x0)])?;
             let beta_of = |i: usize| pick(beta, i / count);
-            let surprise = modes::map(operator, [&operator.v_t(&mean)?, &y], |i, s, [c, y]| match s {
-                0.0 => 0.0,
-                _ => -0.5 * (y - s * c).powi(2) / (beta_of(i).powi(2) + (spread * s).powi(2)),
+            let foresight = modes::map(operator, [&operator.v_t(&mean)?, &y], |i, s, [c, y]| {
+                foresight(y, s, c, spread, beta_of(i))
             })?;
-            let modes_each = surprise.dims()[1];
+            let modes_each = foresight.dims()[1];
             let weights: Vec<f64> =
-                to_f64(&surprise)?.chunks(modes_each).map(|row| row.iter().sum()).collect();
+                to_f64(&foresight)?.chunks(modes_each).map(|row| row.iter().sum()).collect();
             let mut ancestors = Vec::with_capacity(rows * count);
             for (row, weights) in weights.chunks(count).enumerate() {
                 let mut rng = noise.stream(row, at(Purpose::Choice));
@@ -147,5 +154,18 @@ impl Method for FpsSmc {
             state.memory = vec![moved.reshape(grouped.as_slice())?, drift];
             Ok(Level::new(first(&x0)?, state.x_t.clone(), count, 4 * count))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The end of many levels hardly tells weights with a part of the variance from the right ones.
+    #[test]
+    fn particles_are_weighed_by_the_measurements_whole_variance() {
+        // (1 - 2 · 0.2)²/2 = 0.18, over 0.09 + (0.5 · 2)².
+        assert!((foresight(1.0, 2.0, 0.2, 0.5, 0.3) + 0.18 / 1.09).abs() < 1e-12);
+        assert_eq!(foresight(1.0, 0.0, 0.2, 0.5, 0.3), 0.0);
     }
 }

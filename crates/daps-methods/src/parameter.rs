@@ -76,3 +76,16 @@ impl Parameter {
         table.insert(last.to_owned(), value);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_even_in_what_they_say() {
+        assert!((Parameter::linear("a", 1.0, 0.0, 10.0).at(0.3) - 3.0).abs() < 1e-12);
+        assert!((Parameter::log("a", 1.0, 0.01, 100.0).at(0.5) - 1.0).abs() < 1e-12);
+        // 2 · 16^0.5 = 8, and a little further it is still a whole number.
+        assert_eq!(Parameter::count("a", 1.0, 2.0, 32.0).at(0.51), 8.0);
+    }
+}

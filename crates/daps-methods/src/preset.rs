@@ -14,7 +14,8 @@ use crate::kernel::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// The paper's text and table.
+    /// The paper's text and table; its step falls linearly in the level's index, which made the paper's numbers, and not in σ,
+    /// which its text can be read as.
     Paper,
     /// The code of 2024.
     Legacy,
@@ -305,6 +306,19 @@ mod tests {
         }
         assert!(Preset::named("mine").is_err());
         assert!(Preset::Paper.daps("hdr", Some("7k"), "hmc").is_err());
+    }
+
+    /// The names are the numbers of denoiser calls, and the pairs are those of the paper's table of budgets.
+    #[test]
+    fn budgets_are_the_papers() {
+        let pairs: Vec<(&str, usize, usize)> =
+            BUDGETS.iter().map(|b| (b.name, b.ode_steps, b.levels)).collect();
+        let paper = [("50", 2, 25), ("100", 2, 50), ("200", 2, 100), ("400", 4, 100)];
+        assert_eq!(pairs[..4], paper);
+        assert_eq!(pairs[4..], [("1k", 5, 200), ("2k", 8, 250), ("4k", 10, 400)]);
+        for b in BUDGETS {
+            assert_eq!(b.ode_steps * b.levels, levels_of(b.name).unwrap(), "{}", b.name);
+        }
     }
 
     /// What `kernel = "hmc"` means without a preset.

@@ -141,19 +141,19 @@ fn dps_follows_its_own_recursion() {
     let matrix = Tensor::new(&[[[a]]], &Device::Cpu).unwrap();
     let likelihood = chains(Arc::new(Dense::new(&[1], &matrix).unwrap()), &[y], beta);
     let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
-    for dynamics in [Dynamics::Sde, Dynamics::Ode] {
-        let dps = Dps { schedule: rule.clone(), dynamics, guidance: Guidance::Likelihood { scale: 1.0 } };
+    for (dynamics, scale) in [(Dynamics::Sde, 1.0), (Dynamics::Ode, 1.0), (Dynamics::Sde, 0.5)] {
+        let dps = Dps { schedule: rule.clone(), dynamics, guidance: Guidance::Likelihood { scale } };
         let samples = dps.sample(&task, &Noise::chains(2, CHAINS), None, &mut ()).unwrap();
         let (mut mean, mut var) = (0.0, 100.0);
         for step in Schedule::new(&rule).unwrap().steps() {
             let (s2, n2) = (step.sigma.powi(2), step.next.powi(2));
             let w = variance / (variance + s2);
-            // D = 0.1 + w (x - 0.1); the pull is strength · w a (y - a D)/β².
+            // D = 0.1 + w (x - 0.1); the pull is scale · strength · w a (y - a D)/β².
             let (keep, noise, strength) = match dynamics {
                 Dynamics::Sde => (n2 / s2, n2 * (1.0 - n2 / s2), s2 - n2),
                 Dynamics::Ode => (step.next / step.sigma, 0.0, step.sigma * (step.sigma - step.next)),
             };
-            let pull = strength * w * a / (beta * beta);
+            let pull = scale * strength * w * a / (beta * beta);
             let gain = keep + (1.0 - keep) * w - pull * a * w;
             let offset = (1.0 - keep) * (0.1 - 0.1 * w) + pull * (y - a * (0.1 - 0.1 * w));
             mean = gain * mean + offset;
@@ -161,7 +161,7 @@ fn dps_follows_its_own_recursion() {
         }
         let moments = Moments::new(&to_f64(&samples.x).unwrap(), 1).unwrap();
         let comparison = moments.compare(&[mean], &[var]).unwrap();
-        assert!(comparison.agrees(P), "{dynamics:?}: {comparison:?}, {moments:?}, {mean}, {var}");
+        assert!(comparison.agrees(P), "{dynamics:?}, {scale}: {comparison:?}, {moments:?}, {mean}, {var}");
     }
 }
 
@@ -188,6 +188,24 @@ fn dps_norm_guidance_is_the_papers_step_in_vp_coordinates() {
         let samples = dps.sample(&task, &Noise::scripted(1, draws()), None, &mut ()).unwrap();
         let found = to_f64(&samples.x).unwrap()[0];
         assert!((found - expected).abs() < 1e-12, "{dynamics:?}: {found}, {expected}");
+    }
+}
+
+/// The norm is that of the whole residual: of (3, 4) it is 5, and from x = 0 with D = x/2 the pull is ζ√2 (3, 4)/10.
+#[test]
+fn dps_norm_guidance_follows_the_norm_of_all_that_is_measured() {
+    let prior = GaussianMixture::gaussian(&[2], vec![0.0; 2], RowCovariance::Scalar(1.0)).unwrap();
+    let unit = Tensor::new(&[[[1.0f64, 0.0], [0.0, 1.0]]], &Device::Cpu).unwrap();
+    let y = Tensor::new(&[[3.0f64, 4.0]], &Device::Cpu).unwrap();
+    let likelihood = Gaussian::new(Arc::new(Dense::new(&[2], &unit).unwrap()), y, 0.1).unwrap();
+    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let schedule = ScheduleRule::Levels { sigmas: vec![1.0, 0.0] };
+    let dps = Dps { schedule, dynamics: Dynamics::Sde, guidance: Guidance::Norm { zeta: 0.7 } };
+    let zeros = [0, 1].map(|_| Tensor::zeros((1, 2), DType::F64, &Device::Cpu).unwrap());
+    let samples = dps.sample(&task, &Noise::scripted(1, zeros), None, &mut ()).unwrap();
+    for (found, part) in to_f64(&samples.x).unwrap().iter().zip([0.3, 0.4]) {
+        let expected = 0.7 * 2f64.sqrt() * part;
+        assert!((found - expected).abs() < 1e-12, "{found}, {expected}");
     }
 }
 

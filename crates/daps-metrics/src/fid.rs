@@ -62,4 +62,26 @@ mod tests {
         assert!(frechet_distance(&x, &x, 2).unwrap().abs() < 1e-12);
         assert!(frechet_distance(&x[..2], &y, 2).is_err());
     }
+
+    /// Fewer points than numbers each, as 100 images in 2048 numbers are: of sets that vary in directions of their own nothing is
+    /// shared, and what lies in a plane of a larger space has the distance that it has in the plane.
+    #[test]
+    fn fewer_points_than_dimensions_have_it_too() {
+        const DIM: usize = 9;
+        let place = |points: &[[f64; 2]], axes: [usize; 2]| -> Vec<f64> {
+            let one = |p: &[f64; 2]| {
+                let mut x = [0.0; DIM];
+                (x[axes[0]], x[axes[1]]) = (p[0], p[1]);
+                x
+            };
+            points.iter().flat_map(one).collect()
+        };
+        // Three points with variances of 3 and 1 around (1, 0), three with 12 and 4 around (0, 0).
+        let (x, y) = ([[3.0, 0.0], [0.0, 1.0], [0.0, -1.0]], [[4.0, 0.0], [-2.0, 2.0], [-2.0, -2.0]]);
+        let of = |axes| frechet_distance(&place(&x, [0, 1]), &place(&y, axes), DIM).unwrap();
+        assert!((of([4, 7]) - (1.0 + 4.0 + 16.0)).abs() < 1e-12, "{}", of([4, 7]));
+        // In one plane the deviations are √3 and 1 beside √12 and 2.
+        let expected = 1.0 + 3.0 + 1.0;
+        assert!((of([0, 1]) - expected).abs() < 1e-12, "{}", of([0, 1]));
+    }
 }

@@ -68,12 +68,30 @@ impl Backbone {
         }
     }
 
+    /// The side of the windows that become one number, every other of them.
+    fn window(self, pooling: Pooling) -> usize {
+        if (self, pooling) == (Self::AlexNet, Pooling::Max) { 3 } else { 2 }
+    }
+
     fn pool(self, x: &Tensor, pooling: Pooling) -> Result<Tensor> {
-        match (self, pooling) {
-            (_, Pooling::Mean) => avg_pool(x, 2, 2, 0),
-            (Self::Vgg16, Pooling::Max) => max_pool(x, 2, 2, 0),
-            (Self::AlexNet, Pooling::Max) => max_pool(x, 3, 2, 0),
+        let window = self.window(pooling);
+        match pooling {
+            Pooling::Mean => avg_pool(x, window, 2, 0),
+            Pooling::Max => max_pool(x, window, 2, 0),
         }
+    }
+
+    /// The smallest side of an image of which something is left at the last feature.
+    #[must_use]
+    pub fn smallest_side(self, pooling: Pooling) -> usize {
+        let shrunk = |side: usize, kernel: usize, stride: usize| Some(side.checked_sub(kernel)? / stride + 1);
+        let left = |side: &usize| {
+            self.layers().iter().try_fold(*side, |side, layer| {
+                let side = if layer.pooled { shrunk(side, self.window(pooling), 2)? } else { side };
+                shrunk(side + 2 * layer.padding, layer.kernel, layer.stride)
+            })
+        };
+        (1..).find(|side| left(side).is_some()).unwrap_or(usize::MAX)
     }
 }
 
@@ -136,6 +154,11 @@ impl Lpips {
             return Err(Error::shape("images", a.dims(), b.dims()));
         }
         let n = images(a)?.dims()[0];
+        let smallest = self.backbone.smallest_side(self.pooling);
+        if a.dims()[2..].iter().any(|side| *side < smallest) {
+            let expected = format!("sides of at least {smallest} pixels");
+            return Err(Error::invalid("images for LPIPS", expected, format!("{:?}", &a.dims()[2..])));
+        }
         let mut total = vec![0.0; n];
         // A ReLU would make zeros of what is no number.
         let finite = finite_rows(a)?.into_iter().zip(finite_rows(b)?).map(|(a, b)| a && b);

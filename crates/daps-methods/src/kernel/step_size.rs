@@ -112,3 +112,27 @@ pub(crate) fn curvature(approx: &Approx, likelihood: &dyn Likelihood) -> Result<
     let rows = prior.len().max(data.len());
     Ok((0..rows).map(|i| pick(&prior, i) + pick(&data, i)).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Level 3 of 10 at σ = 4 of 10, from η0 = 1 towards δ = 0.2.
+    #[test]
+    fn decays_are_linear_in_what_they_say() {
+        let step = Step { index: 3, of: 10, start: 10.0, sigma: 4.0, next: 3.0 };
+        let eta = |by, cut| StepSize::Decay { eta0: 1.0, delta: 0.2, by, cut }.value(&step, 10.0);
+        let cases = [
+            (eta(DecayBy::Index, None), 1.0 - 0.3 * 0.8),
+            (eta(DecayBy::IndexPlusOne, None), 1.0 - 3.0 / 11.0 * 0.8),
+            (eta(DecayBy::Sigma, None), 0.2 + 0.4 * 0.8),
+            // 1.9 inverse curvatures are less than that, 19 are not.
+            (eta(DecayBy::Index, Some(1.9)), 0.19),
+            (eta(DecayBy::Index, Some(19.0)), 0.76),
+            (StepSize::Curvature { factor: 0.3 }.value(&step, 10.0), 0.03),
+        ];
+        for (k, (found, expected)) in cases.into_iter().enumerate() {
+            assert!((found - expected).abs() < 1e-12, "case {k}: {found} vs {expected}");
+        }
+    }
+}
