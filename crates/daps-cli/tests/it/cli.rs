@@ -307,6 +307,7 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
     refused(&["validate", "gmm", "--levels", "0", "--seeds", "1"], "levels: expected at least 1");
     refused(&["validate", "gmm", "--instances", "no-such.json"], "no-such.json");
     refused(&["validate", "gaussian", "--samples", "3"], "at least 100");
+    refused(&["validate", "rivals", "--samples", "3"], "at least 100");
     refused(
         &["validate", "gmm", "--dim", "4", "--obs", "5", "--seeds", "1"],
         "obs: expected 1 to 4, the dimension, got 5",
@@ -356,6 +357,17 @@ fn validation_prints_the_json_that_programs_read() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("rivals");
+    let output = daps(&["validate", "rivals", "--samples", "100", "--json", "--out", out.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    assert_eq!(lines, fs::read_to_string(out.join("results.jsonl")).unwrap());
+    for method in ["exact draws", "daps", "dps", "ddrm", "pseudo_inverse"] {
+        let line = lines.lines().find(|l| l.contains(&format!("\"name\":\"{method}\""))).expect(method);
+        for key in ["distance", "mean_error", "measured", "hidden", "nfe", "diverged"] {
+            assert!(line.contains(&format!("\"{key}\":")), "{key} in {line}");
+        }
+    }
     let out = dir.path().join("toy");
     let output =
         daps(&["toy", "--samples", "20", "--levels", "12", "--json", "--out", out.to_str().unwrap()]);

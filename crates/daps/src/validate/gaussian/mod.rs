@@ -2,6 +2,7 @@
 //! law, and Tweedie with r(σ) against the true posterior.
 
 pub mod law;
+pub mod rivals;
 
 use std::sync::Arc;
 
@@ -56,6 +57,18 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self { samples: 20_000, intervals: 5_600, seed: 0 }
+    }
+}
+
+impl Settings {
+    fn check(&self) -> Result<()> {
+        if self.samples < 100 {
+            return Err(Error::Config(format!("samples: expected at least 100, got {}", self.samples)));
+        }
+        if self.intervals == 0 {
+            return Err(Error::Config("intervals: expected at least 1, got 0".into()));
+        }
+        Ok(())
     }
 }
 
@@ -346,12 +359,7 @@ fn kernels() -> Vec<(&'static str, KernelConfig)> {
 
 /// Runs all checks.
 pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Report> {
-    if settings.samples < 100 {
-        return Err(Error::Config(format!("samples: expected at least 100, got {}", settings.samples)));
-    }
-    if settings.intervals == 0 {
-        return Err(Error::Config("intervals: expected at least 1, got 0".into()));
-    }
+    settings.check()?;
     let problem = Problem::new(settings)?;
     let kernels = kernels();
     let presets: Vec<&PresetInfo> = PRESETS.iter().filter(|p| !p.preset.is_ours()).collect();
