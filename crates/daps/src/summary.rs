@@ -286,6 +286,27 @@ fn moments<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], d: usize) -> 
     (mean, std)
 }
 
+/// E‖s - s'‖² over pairs of samples, which is twice their variance, and E‖s - truth‖².
+fn distances<'a>(
+    kept: &[usize],
+    chain: impl Fn(usize) -> &'a [f64],
+    std: &[f64],
+    truth: &[f64],
+) -> (f64, Option<f64>) {
+    let distance = |c: &usize| chain(*c).iter().zip(truth).map(|(x, t)| (x - t).powi(2)).sum::<f64>();
+    (2.0 * std.iter().map(|s| s * s).sum::<f64>(), average(kept.iter().map(distance)))
+}
+
+/// RMS of a residual whose χ² per number is `chi2` at the noise β.
+fn error_of(chi2: f64, beta: f64) -> f64 {
+    chi2.sqrt() * beta
+}
+
+/// How far a χ² per number over `m` numbers is from 1, in standard deviations: its variance is 2/m.
+fn z_of(chi2: f64, m: f64) -> f64 {
+    (chi2 - 1.0) * (0.5 * m).sqrt()
+}
+
 /// How many true values lie between the smallest and the largest of several samples.
 fn covered<'a>(kept: &[usize], chain: impl Fn(usize) -> &'a [f64], truth: &[f64]) -> Option<Coverage> {
     let n = kept.len();
@@ -300,8 +321,10 @@ impl Measurement {
     fn new(run: &Run, measurement: usize, choice: &Choice, chi2: &[f64], diverged: &[bool]) -> Self {
         let m = run.measured(measurement) as f64;
         let fit = average(choice.kept.iter().map(|&c| chi2[c])).unwrap_or(f64::NAN);
-        let error =
-            |(c, lost): (&f64, &bool)| if *lost { f64::NAN } else { c.sqrt() * run.config.task.noise };
+        let error = |(c, lost): (&f64, &bool)| match *lost {
+            true => f64::NAN,
+            false => error_of(*c, run.config.task.noise),
+        };
         let missed = run.is_discrete().then(|| fit * run.config.task.noise.powi(2));
         Self {
             name: run.names[measurement].clone(),
@@ -309,7 +332,7 @@ impl Measurement {
             kept: choice.kept.clone(),
             error: chi2.iter().zip(diverged).map(error).collect(),
             chi2: fit,
-            chi2_z: if run.is_discrete() { f64::NAN } else { (fit - 1.0) * (0.5 * m).sqrt() },
+            chi2_z: if run.is_discrete() { f64::NAN } else { z_of(fit, m) },
             missed: missed.filter(|m| m.is_finite()),
             denoising_error: choice.denoising_error.clone(),
             psnr: None,
@@ -339,10 +362,9 @@ impl Measurement {
         self.spread = std.and_then(|std| finite(rms(std.iter().copied())));
         let Some(truth) = truth else { return self };
         if let Some(std) = std {
-            let distance = |c: &usize| chain(*c).iter().zip(truth).map(|(x, t)| (x - t).powi(2)).sum::<f64>();
-            let apart = 2.0 * std.iter().map(|s| s * s).sum::<f64>();
-            (self.apart, self.away) = (Some(apart), average(self.kept.iter().map(distance)));
-            self.diversity = self.away.map(|away| apart / away);
+            let (apart, away) = distances(&self.kept, &chain, std, truth);
+            (self.apart, self.away) = (Some(apart), away);
+            self.diversity = away.map(|away| apart / away);
         }
         // Tokens have ties and no order.
         if let Some(coverage) = (!run.is_discrete()).then(|| covered(&self.kept, &chain, truth)).flatten() {
@@ -464,6 +486,26 @@ mod tests {
     use daps_core::{Address, Noise, Purpose};
 
     use super::*;
+
+    /// Two chains at 1 and -1 around a truth of 0, with a third that is not kept: 4 apart, 1 away from the truth.
+    #[test]
+    fn distances_are_those_of_pairs_of_samples() {
+        let chains = [[1.0, 1.0], [9.0, 9.0], [-1.0, 1.0]];
+        let chain = |c: usize| &chains[c][..];
+        let (mean, std) = moments(&[0, 2], chain, 2);
+        let std = std.unwrap();
+        assert_eq!(mean, [0.0, 1.0]);
+        assert!((std[0] - 2f64.sqrt()).abs() < 1e-12 && std[1] == 0.0, "{std:?}");
+        let (apart, away) = distances(&[0, 2], chain, &std, &[0.0, 1.0]);
+        assert!((apart - 4.0).abs() < 1e-12 && away == Some(1.0), "{apart}, {away:?}");
+    }
+
+    /// A residual of twice the noise: χ² is 4, and of 50 numbers its standard deviation is 1/5.
+    #[test]
+    fn residuals_are_told_in_units_of_the_noise() {
+        assert!((error_of(4.0, 0.05) - 0.1).abs() < 1e-12);
+        assert!((z_of(4.0, 50.0) - 15.0).abs() < 1e-12);
+    }
 
     /// The truth is one more draw: of five, it is neither the smallest nor the largest three times of five. Samples of half the
     /// deviation hold it less often, and one sample nothing.

@@ -132,6 +132,11 @@ fn draw(parameters: &[Parameter], trial: usize, seed: u64) -> Vec<f64> {
     parameters.iter().zip(starts).zip(even_step(parameters.len())).map(value).collect()
 }
 
+/// "1 chain", "4 chains".
+fn chains(n: usize) -> String {
+    format!("{n} {}", if n == 1 { "chain" } else { "chains" })
+}
+
 /// What a trial is called in its experiment.
 fn label(trial: usize) -> String {
     format!("trial-{trial:03}")
@@ -264,8 +269,8 @@ impl Search {
             let settings = registry::resolve(name, &config.methods[found.trial].settings, &task.operator)?;
             tuned.tasks.insert(task.operator.clone(), settings);
             let how = format!(
-                "the best of {trials} trials by {metric} on {images} images of {} samples, seed {}, {}; prior: {}",
-                task.samples.unwrap_or(config.samples),
+                "the best of {trials} trials by {metric} on {images} images with {} each, seed {}, {}; prior: {}",
+                chains(task.samples.unwrap_or(config.samples)),
                 self.seed,
                 self.strategy.words(),
                 experiment.prior_in_words()
@@ -369,12 +374,27 @@ mod tests {
     fn trials_leave_no_gaps() {
         let golden = 0.5 * (1.0 + 5f64.sqrt());
         assert!((even_step(1)[0] - 1.0 / golden).abs() < 1e-12);
+        // Of two parameters the steps differ, or trials would lie on a line: 1/x and 1/x² of x³ = x + 1.
+        let plastic = 1.324_717_957_244_746f64;
+        let two = even_step(2);
+        assert!((two[0] - 1.0 / plastic).abs() < 1e-9 && (two[1] - plastic.powi(-2)).abs() < 1e-9, "{two:?}");
         let lambda = [Parameter::linear("lambda", 0.5, 0.0, 1.0)];
         for seed in 0..20 {
             let mut values: Vec<f64> = (1..=8).map(|t| draw(&lambda, t, seed)[0]).collect();
             values.sort_by(f64::total_cmp);
             // Eight points of the golden sequence are at most 0.236 apart around the circle; those drawn apart often 0.35.
             assert!(values.windows(2).all(|w| w[1] - w[0] < 0.24), "{values:?}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_lpips_is_better_and_shown_as_it_is() {
+        let cell = |v: f64| Cell { psnr: Some(v), ssim: Some(v), lpips: Some(v), ..Cell::default() };
+        let score = |metric: Metric, v| metric.score(&cell(v)).unwrap();
+        for metric in [Metric::Psnr, Metric::Ssim, Metric::Lpips] {
+            let (low, high) = (score(metric, 0.1), score(metric, 0.3));
+            assert_eq!(low > high, metric == Metric::Lpips, "{}", metric.name());
+            assert_eq!(metric.shown(low), 0.1, "{}", metric.name());
         }
     }
 

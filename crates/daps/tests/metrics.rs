@@ -2,6 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use daps::assets;
+use daps::metrics::Weights;
 use daps::metrics::inception::Inception;
 use daps::metrics::lpips::{Backbone, Lpips, Pooling};
 
@@ -19,6 +20,17 @@ fn images() -> (Tensor, Tensor) {
     (tensor(a), tensor(b))
 }
 
+/// Real weights; without them nothing is compared, which is a failure where `DAPS_REQUIRE_WEIGHTS` is set.
+fn weights(file: &str) -> Option<Weights> {
+    let found = assets::load(file).unwrap();
+    if found.is_none() {
+        let what = format!("NOT RUN: real weights ({file} is missing; run: {})", assets::hint(file));
+        assert!(std::env::var_os("DAPS_REQUIRE_WEIGHTS").is_none(), "{what}");
+        eprintln!("{what}");
+    }
+    found
+}
+
 #[test]
 fn lpips_is_that_of_lpips_and_piq() {
     let (golden, (a, b)) = (golden(), images());
@@ -28,10 +40,7 @@ fn lpips_is_that_of_lpips_and_piq() {
         (Backbone::AlexNet, Pooling::Max, "max"),
     ] {
         let file = format!("lpips-{}.safetensors", backbone.name());
-        let Some(weights) = assets::load(&file).unwrap() else {
-            eprintln!("NOT RUN: LPIPS with real weights ({file} is missing; run: {})", assets::hint(&file));
-            continue;
-        };
+        let Some(weights) = weights(&file) else { continue };
         let found = Lpips::new(backbone, pooling, &weights).unwrap().distance(&a, &b).unwrap();
         let expected = list(&golden["lpips_real"][backbone.name()][key]);
         assert_eq!(found.len(), expected.len());
@@ -45,10 +54,7 @@ fn lpips_is_that_of_lpips_and_piq() {
 #[test]
 fn inception_has_the_features_of_the_original() {
     let file = "inception.safetensors";
-    let Some(weights) = assets::load(file).unwrap() else {
-        eprintln!("NOT RUN: Inception with real weights ({file} is missing; run: {})", assets::hint(file));
-        return;
-    };
+    let Some(weights) = weights(file) else { return };
     let features = Inception::new(&weights).unwrap().features(&images().0).unwrap();
     inception_agrees(&features, &golden()["inception_real"]);
     eprintln!("Inception: {} features compared", features.len());

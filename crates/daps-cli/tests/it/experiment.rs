@@ -231,9 +231,8 @@ fn the_report_says_what_was_found_and_what_was_left_out() {
     }
     assert_eq!(fs::read_to_string(scene.path("out/timings.csv")).unwrap().lines().count(), 43);
     let along = fs::read_to_string(scene.path("out/levels.csv")).unwrap();
-    assert!(
-        along.starts_with("method,task,image,seed,sigma,psnr_estimate,psnr_draw,chi2_estimate,chi2_draw\n")
-    );
+    let of_each = ["psnr", "lpips", "chi2"].map(|name| format!("{name}_estimate,{name}_draw")).join(",");
+    assert!(along.starts_with(&format!("method,task,image,seed,sigma,{of_each}\n")), "{along}");
     let of = |line: &&str| line.starts_with("langevin,inpaint_random,00003,7,");
     assert_eq!(along.lines().filter(of).count(), 30, "{along}");
     // Images are numbered in their source: the last five of seven, without the first of them.
@@ -400,7 +399,7 @@ fn a_search_goes_on_and_its_settings_are_used() {
     assert!(settings.contains("[tasks.inpaint_random]") && settings.contains("std = "), "{settings}");
     for (task, trials) in [("inpaint_random", 6), ("gaussian_blur", 1)] {
         let how = format!(
-            "{task} = \"the best of {trials} trials by PSNR on 4 images of 1 samples, seed 0, all trials on all images; \
+            "{task} = \"the best of {trials} trials by PSNR on 4 images with 1 chain each, seed 0, all trials on all images; \
              prior: gaussian\""
         );
         assert!(settings.contains(&how), "{how} in {settings}");

@@ -112,6 +112,12 @@ pub struct Level {
     pub psnr_estimate: Option<f64>,
     /// PSNR of the draw x0|y.
     pub psnr_draw: Option<f64>,
+    /// LPIPS of the estimate, where its weights are there; levels of older versions have none.
+    #[serde(default)]
+    pub lpips_estimate: Option<f64>,
+    /// LPIPS of the draw.
+    #[serde(default)]
+    pub lpips_draw: Option<f64>,
     /// χ² per number of the estimate.
     pub chi2_estimate: Option<f64>,
     /// χ² per number of the draw.
@@ -122,9 +128,11 @@ pub struct Level {
 pub type LevelColumn = (&'static str, fn(&Level) -> Option<f64>);
 
 /// What can be drawn along the levels.
-pub const LEVEL_COLUMNS: [LevelColumn; 4] = [
+pub const LEVEL_COLUMNS: [LevelColumn; 6] = [
     ("psnr_estimate", |l| l.psnr_estimate),
     ("psnr_draw", |l| l.psnr_draw),
+    ("lpips_estimate", |l| l.lpips_estimate),
+    ("lpips_draw", |l| l.lpips_draw),
     ("chi2_estimate", |l| l.chi2_estimate),
     ("chi2_draw", |l| l.chi2_draw),
 ];
@@ -270,6 +278,31 @@ mod tests {
             assert_eq!(of(&Cell::default(), name), None, "{name}");
         }
         assert_eq!(of(&failed, "psnr"), None);
+    }
+
+    /// Chains of 10 and 30 dB, of which the first was chosen, and a third that diverged.
+    #[test]
+    fn a_cell_speaks_of_all_chains_or_of_the_chosen_one() {
+        let text = r#"{ "name": "a", "chosen": 0, "kept": [0, 1], "error": [0.05, 0.07, null], "chi2": 1.0, "chi2_z": 0.0,
+            "denoising_error": null, "psnr": [10.0, 30.0, null], "ssim": [0.2, 0.4, null], "mean_psnr": 31.0,
+            "mean_ssim": 0.5, "diversity": 0.5, "apart": 1.0, "away": 2.0, "r_hat": null, "effective": null }"#;
+        let measurement: Measurement = serde_json::from_str(text).unwrap();
+        let found = |ambiguous| {
+            let cell = Cell { samples: 3, ..Cell::default() };
+            let turned = vec![Some(25.0), Some(30.0), Some(40.0)];
+            cell.found(&measurement, turned, vec![Some(0.3), Some(0.1), Some(0.0)], ambiguous)
+        };
+        let all = found(false);
+        assert_eq!((all.psnr, all.diverged, all.failure), (Some(20.0), 1, None));
+        assert!((all.ssim.unwrap() - 0.3).abs() < 1e-12 && (all.lpips.unwrap() - 0.2).abs() < 1e-12);
+        assert!((all.error.unwrap() - 0.06).abs() < 1e-12);
+        assert_eq!((all.psnr_mean, all.psnr_best), (Some(31.0), Some(30.0)));
+        let third = 1.0 / 3.0;
+        assert_eq!((all.success, all.success_chains), (Some(0.0), Some(third)));
+        assert_eq!(all.success_turned, Some(2.0 * third));
+        let chosen = found(true);
+        assert_eq!((chosen.psnr, chosen.ssim, chosen.lpips), (Some(10.0), Some(0.2), Some(0.3)));
+        assert_eq!((chosen.error, chosen.psnr_best), (Some(0.05), Some(30.0)));
     }
 
     #[test]

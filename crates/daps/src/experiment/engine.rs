@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use daps_core::real::to_f64;
-use daps_core::{Event, Likelihood, Samples};
+use daps_core::{Event, Samples};
 use toml::Table;
 
-use super::cell::{Cell, Level, mean};
+use super::cell::{Cell, Level};
 use super::pictures::{self, half_turned};
 use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, pace, write};
@@ -69,14 +69,9 @@ impl Experiment {
         (self.config.batch / block.chains).max(1)
     }
 
-    /// Whether cells have their levels: the file asks for them, and samples are images.
-    pub(super) fn follows(&self) -> bool {
-        self.config.levels && self.model.model.shape().len() == 3
-    }
-
     /// Whether a cell has all numbers that the file asks for: LPIPS too, once its weights are there, and levels where wanted.
     fn is_complete(&self, cell: &Cell) -> bool {
-        let levels = !self.follows() || !cell.levels.is_empty();
+        let levels = !self.follows() || self.has_levels(cell);
         let judged = !self.has_lpips() || cell.lpips.is_some();
         cell.failure.is_some() || (levels && judged)
     }
@@ -204,7 +199,7 @@ impl Experiment {
         let mut watch = |event: &Event| {
             let Event::Level { step, .. } = event else { return ControlFlow::Continue(()) };
             if self.follows()
-                && let Err(error) = follow(&run, &*task.likelihood, event, &mut levels)
+                && let Err(error) = self.follow(&run, &*task.likelihood, event, &mut levels)
             {
                 failed = Some(error);
                 return ControlFlow::Break(());
@@ -300,7 +295,13 @@ impl Experiment {
     }
 
     /// LPIPS of every chain, where its weights are there.
-    fn lpips(&self, run: &Run, samples: &Tensor, i: usize, rows: Range<usize>) -> Result<Vec<Option<f64>>> {
+    pub(super) fn lpips(
+        &self,
+        run: &Run,
+        samples: &Tensor,
+        i: usize,
+        rows: Range<usize>,
+    ) -> Result<Vec<Option<f64>>> {
         let (Some(lpips), Some(truth)) = (&self.lpips, &run.truth) else { return Ok(vec![]) };
         let chains = run.values(&samples.narrow(0, rows.start, rows.len())?)?;
         let chains = chains.to_dtype(DType::F64)?.clamp(-1.0, 1.0)?;
@@ -333,35 +334,6 @@ fn turned(run: &Run, chains: &[f64], truth: &[f64]) -> Vec<Option<f64>> {
         of(x).into_iter().chain(of(&half_turned(x, h * w, |_| true))).reduce(f64::max)
     };
     chains.chunks(c * h * w).map(larger).collect()
-}
-
-/// Adds a level to every image's list.
-fn follow(run: &Run, likelihood: &dyn Likelihood, event: &Event, levels: &mut [Vec<Level>]) -> Result<()> {
-    let Event::Level { step, x0_hat, x0_y, state, .. } = event else { return Ok(()) };
-    let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { return Ok(()) };
-    let (truth, d, k) = (to_f64(truth)?, c * h * w, run.config.samples);
-    let judge = |x: &Tensor| -> Result<Vec<(Option<f64>, Option<f64>)>> {
-        let chi2 = run.chi2(likelihood, x)?.into_iter().map(|v| Some(v).filter(|v| v.is_finite()));
-        let values = to_f64(&run.values(x)?)?;
-        let psnr = values
-            .chunks(d)
-            .enumerate()
-            .map(|(r, x)| quality(x, &truth[r / k * d..(r / k + 1) * d], [c, h, w]).0);
-        let whole = state.diverged.iter().map(|diverged| !diverged);
-        Ok(psnr.zip(chi2).zip(whole).map(|(both, whole)| if whole { both } else { (None, None) }).collect())
-    };
-    let (estimate, draw) = (judge(x0_hat)?, judge(x0_y)?);
-    for (i, list) in levels.iter_mut().enumerate() {
-        let rows = i * k..(i + 1) * k;
-        list.push(Level {
-            sigma: step.sigma,
-            psnr_estimate: mean(estimate[rows.clone()].iter().map(|e| e.0)),
-            psnr_draw: mean(draw[rows.clone()].iter().map(|e| e.0)),
-            chi2_estimate: mean(estimate[rows.clone()].iter().map(|e| e.1)),
-            chi2_draw: mean(draw[rows].iter().map(|e| e.1)),
-        });
-    }
-    Ok(())
 }
 
 #[cfg(test)]

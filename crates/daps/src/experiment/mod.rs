@@ -15,7 +15,9 @@ mod engine;
 mod estimate;
 mod figure;
 mod groups;
+mod levels;
 mod notes;
+mod order;
 mod pace;
 mod paper;
 mod pictures;
@@ -43,13 +45,28 @@ pub(crate) use store::Store;
 
 use crate::config::settle;
 use crate::inputs::by_content;
+use crate::picture::is_image;
 use crate::prior::Model;
+use crate::quality::FEWEST_FOR_FID;
 pub use crate::tuned::Tuned;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
 /// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
 const NUMERICS: u32 = 3;
+
+/// The LPIPS of the paper's code.
+const BACKBONE: Backbone = Backbone::Vgg16;
+const POOLING: Pooling = Pooling::Mean;
+
+fn is_colour(shape: &[usize]) -> bool {
+    is_image(shape) && shape[0] == 3
+}
+
+/// Whether images have three colours and are large enough for LPIPS.
+fn has_lpips_features(shape: &[usize]) -> bool {
+    is_colour(shape) && shape[1..].iter().all(|side| *side >= BACKBONE.smallest_side(POOLING))
+}
 
 /// An experiment that is ready to run.
 pub struct Experiment {
@@ -125,10 +142,11 @@ impl Experiment {
         let model = prior::build(&mut table, &config.shape, base)?;
         let prior_by_content = by_content(&table)?;
         let images = Images::read(&config.data, model.model.shape(), base)?;
-        let lpips = assets::load(assets::LPIPS_VGG16)?
-            .filter(|_| model.model.shape()[0] == 3)
-            .map(|weights| Lpips::new(Backbone::Vgg16, Pooling::Mean, &weights))
-            .transpose()?;
+        let lpips = match has_lpips_features(model.model.shape()) {
+            true => assets::load(assets::LPIPS_VGG16)?,
+            false => None,
+        };
+        let lpips = lpips.map(|weights| Lpips::new(BACKBONE, POOLING, &weights)).transpose()?;
         let judge = |path: &PathBuf| classes::Judge::read(&base.join(path), &model.model, images.of);
         let classifier = config.data.labels.as_ref().map(judge).transpose()?;
         notes.extend(model.notes.iter().cloned());
@@ -207,6 +225,26 @@ impl Experiment {
     /// Whether there are LPIPS weights, and images for them.
     pub(crate) fn has_lpips(&self) -> bool {
         self.lpips.is_some()
+    }
+
+    /// The weights whose lack leaves images without LPIPS.
+    fn missing_lpips(&self) -> Option<&'static str> {
+        let could = has_lpips_features(self.model.model.shape());
+        (could && self.lpips.is_none()).then_some(assets::LPIPS_VGG16)
+    }
+
+    /// The weights whose lack leaves enough images for FID without it.
+    fn missing_inception(&self) -> Option<&'static str> {
+        (self.is_enough_for_fid() && !self.has_inception).then_some(assets::INCEPTION)
+    }
+
+    /// Whether FID can be computed, given its weights, so that samples are kept for it.
+    fn is_enough_for_fid(&self) -> bool {
+        self.is_colour() && self.images() >= FEWEST_FOR_FID
+    }
+
+    fn is_colour(&self) -> bool {
+        is_colour(self.model.model.shape())
     }
 
     /// What a user should know about the prior and the methods.

@@ -39,20 +39,20 @@ fn missing(experiment: &Experiment, cells: &[Cell], progressed: &Progressed) -> 
     if diverged > 0 {
         lines.push(format!("{diverged} chains diverged in cells that have others; numbers leave them out."));
     }
-    let colour = experiment.model.model.shape().first() == Some(&3);
     let blind = cells.iter().filter(|c| c.failure.is_none() && c.lpips.is_none()).count();
-    if blind > 0 && colour {
-        let hint = assets::hint(assets::LPIPS_VGG16);
+    if blind > 0
+        && let Some(weights) = experiment.missing_lpips()
+    {
+        let hint = assets::hint(weights);
         lines.push(format!(
-            "{blind} cells have no LPIPS: it needs colour images, and weights that `{hint}` fetches before cells are run."
+            "{blind} cells have no LPIPS: it needs weights that `{hint}` fetches before cells are run."
         ));
     }
-    let many = experiment.images() >= FEWEST_FOR_FID && colour;
-    if !many && !experiment.is_discrete() {
+    if !experiment.is_enough_for_fid() && !experiment.is_discrete() {
         lines.push(format!("No FID: it needs at least {FEWEST_FOR_FID} colour images."));
     }
-    if many && !experiment.has_inception {
-        let hint = assets::hint(assets::INCEPTION);
+    if let Some(weights) = experiment.missing_inception() {
+        let hint = assets::hint(weights);
         lines.push(format!("No FID: it needs weights that `{hint}` fetches; then the same command adds it."));
     }
     lines

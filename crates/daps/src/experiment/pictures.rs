@@ -11,7 +11,6 @@ use super::Experiment;
 use super::cell::Cell;
 use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
-use crate::quality::FEWEST_FOR_FID;
 use crate::summary::Outcome;
 use crate::{Error, Result, Run, files, task};
 
@@ -53,18 +52,12 @@ impl Experiment {
         cell: &Cell,
     ) -> impl Iterator<Item = PathBuf> {
         let row = self.shows(image).then(|| row_of(directory, cell));
-        let sample = self.keeps_samples() && self.has_inception;
+        let sample = self.is_enough_for_fid() && self.has_inception;
         row.into_iter().chain(sample.then(|| sample_of(directory, cell)))
     }
 
     fn shows(&self, image: usize) -> bool {
         image < self.config.pictures && is_image(self.model.model.shape())
-    }
-
-    /// FID will want them.
-    fn keeps_samples(&self) -> bool {
-        let shape = self.model.model.shape();
-        self.images() >= FEWEST_FOR_FID && is_image(shape) && shape[0] == 3
     }
 
     /// Truth, measurement and chains of the first images; the chosen chain of all where FID will want it.
@@ -93,7 +86,7 @@ impl Experiment {
             row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
             canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
         }
-        if self.keeps_samples() {
+        if self.is_enough_for_fid() {
             files::make_directory(&directory.join("samples"), true)?;
             canvas::write(&sample_of(directory, cell), &chain(i * k + cell.chosen.unwrap_or(0)))?;
         }
@@ -163,4 +156,29 @@ fn in_a_row(pictures: &[RgbImage], side: usize) -> RgbImage {
         canvas.paste(picture, at, zoom);
     }
     canvas.into_picture()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A half turn reverses a channel's pixels, which a mirror does not; the Fourier magnitudes do not see it.
+    #[test]
+    fn a_channel_is_turned_by_180_degrees() {
+        let small = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        assert_eq!(half_turned(&small, 4, |channel| channel == 1), [1.0, 2.0, 3.0, 4.0, 8.0, 7.0, 6.0, 5.0]);
+        let operator = daps_operators::build("phase_retrieval", &toml::Table::new(), &[1, 4, 4], 0).unwrap();
+        let magnitudes = |x: &[f64]| {
+            let x = from_f64(x.to_vec(), &[1, 1, 4, 4], DType::F64).unwrap();
+            to_f64(&operator.apply(&x).unwrap()).unwrap()
+        };
+        let image: Vec<f64> = (0..16).map(|k| (0.37 * f64::from(k * k)).sin()).collect();
+        let y = magnitudes(&image);
+        let furthest =
+            |x: &[f64]| magnitudes(x).iter().zip(&y).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(furthest(&half_turned(&image, 16, |_| true)) < 1e-12);
+        // A mirror image has others.
+        let mirrored: Vec<f64> = image.chunks(4).flat_map(|row| row.iter().rev()).copied().collect();
+        assert!(furthest(&mirrored) > 0.01);
+    }
 }

@@ -8,12 +8,13 @@ use super::document::{Document, Piece};
 use super::figure::{Panel, panels};
 use super::groups::Groups;
 use super::notes::notes;
+use super::order::order;
 use super::statistics::{Average, median, paired};
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
-use crate::{report::number, task};
+use crate::{assets, report::number, task};
 
-/// Columns that are compared with a baseline.
-const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
+/// Columns that are compared with a baseline, and with the paper's order.
+pub(super) const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
 /// Columns of a task's table, in order; those of success only where a measurement has several explanations.
 const SHOWN: [&str; 13] = [
     "psnr",
@@ -52,6 +53,7 @@ pub(super) fn document(
         pieces.push(Piece::Heading("PSNR at a glance".into()));
         pieces.push(glance(&groups));
     }
+    pieces.extend(order(&groups));
     let mut drawings = overview(&groups);
     drawings.extend(curves::drawings(&groups));
     if !drawings.is_empty() {
@@ -131,19 +133,43 @@ fn glance(groups: &Groups) -> Piece {
     Piece::Table(head.collect(), config.methods.iter().map(row).collect())
 }
 
-/// The numbers of a task; columns that nobody has are left out.
+/// The columns of a task's table: a title, and a cell for every method.
+#[derive(Default)]
+struct Columns(Vec<(String, Vec<String>)>);
+
+impl Columns {
+    /// Another column, unless nobody has a number of it.
+    fn add(&mut self, title: &str, cells: Vec<String>) {
+        if cells.iter().any(|c| c != "–") {
+            self.0.push((title.to_owned(), cells));
+        }
+    }
+
+    /// Another column, which says how to get the weights that it needs where nobody has a number for want of them.
+    fn add_with_weights(&mut self, title: &str, cells: Vec<String>, missing: Option<&str>) {
+        match missing.filter(|_| cells.iter().all(|c| c == "–")) {
+            Some(weights) => self.0.push((format!("{title}: `{}`", assets::hint(weights)), cells)),
+            None => self.add(title, cells),
+        }
+    }
+
+    fn table(self, methods: &[&MethodEntry]) -> Piece {
+        let head = std::iter::once(String::new()).chain(self.0.iter().map(|c| c.0.clone())).collect();
+        let row = |(i, m): (usize, &&MethodEntry)| {
+            std::iter::once(m.label.clone()).chain(self.0.iter().map(|c| c.1[i].clone())).collect()
+        };
+        Piece::Table(head, methods.iter().enumerate().map(row).collect())
+    }
+}
+
+/// The numbers of a task.
 fn one_task(
     groups: &Groups,
     task: &ExperimentTask,
     methods: &[&MethodEntry],
     fid: &HashMap<(String, String), f64>,
 ) -> Piece {
-    let mut columns: Vec<(String, Vec<String>)> = Vec::new();
-    let mut add = |title: &str, cells: Vec<String>| {
-        if cells.iter().any(|c| c != "–") {
-            columns.push((title.to_owned(), cells));
-        }
-    };
+    let mut columns = Columns::default();
     let several = methods.iter().flat_map(|m| groups.get(&task.label, &m.label)).any(|c| c.samples > 1);
     let wanted = |name: &&str| match *name {
         "psnr_mean" => several,
@@ -157,38 +183,38 @@ fn one_task(
             let average = groups.column(&task.label, &m.label, column);
             with_error(average, column.digits) + &groups.part(average)
         };
-        add(column.title, methods.iter().map(own).collect());
+        let missing = (column.name == "lpips").then(|| groups.experiment.missing_lpips()).flatten();
+        columns.add_with_weights(column.title, methods.iter().map(own).collect(), missing);
         let paper = |m: &&MethodEntry| number(groups.paper(task, m, column.name), column.digits);
-        add("paper", methods.iter().map(paper).collect());
+        columns.add("paper", methods.iter().map(paper).collect());
         // A perfect picture of tokens counts 80 dB, and a mean of such numbers hides what is usual.
         if column.name == "psnr" && groups.experiment.is_discrete() {
             let middle = |m: &&MethodEntry| {
                 number(median(groups.get(&task.label, &m.label).iter().copied(), column.of), 2)
             };
-            add("PSNR, median", methods.iter().map(middle).collect());
+            columns.add("PSNR, median", methods.iter().map(middle).collect());
         }
     }
     let own = |m: &&MethodEntry| number(fid.get(&(task.label.clone(), m.label.clone())).copied(), 1);
-    add("FID", methods.iter().map(own).collect());
+    let missing = groups.experiment.missing_inception();
+    columns.add_with_weights("FID", methods.iter().map(own).collect(), missing);
     if !fid.is_empty() {
-        add("paper", methods.iter().map(|m| number(groups.paper(task, m, "fid"), 1)).collect());
+        columns.add("paper", methods.iter().map(|m| number(groups.paper(task, m, "fid"), 1)).collect());
     }
-    let calls = |m: &&MethodEntry| {
-        number(groups.average(&task.label, &m.label, |c| c.nfe.map(|n| n as f64)).map(|a| a.mean), 0)
+    let calls = |of: fn(&Cell) -> Option<usize>| {
+        let mean = |m: &&MethodEntry| groups.average(&task.label, &m.label, |c| of(c).map(|n| n as f64));
+        methods.iter().map(|m| number(mean(m).map(|a| a.mean), 0)).collect()
     };
-    add("denoiser calls", methods.iter().map(calls).collect());
+    columns.add("denoiser calls", calls(|c| c.nfe));
+    columns.add("operator calls", calls(|c| c.operator_calls));
     let seconds = |m: &&MethodEntry| {
         let seconds = groups.average(&task.label, &m.label, Cell::finished_seconds);
         number(seconds.map(|a| a.mean), 2) + &groups.part(seconds)
     };
-    add("seconds a sample", methods.iter().map(seconds).collect());
+    columns.add("seconds a sample", methods.iter().map(seconds).collect());
     let paper = |m: &&MethodEntry| number(groups.paper(task, m, "seconds"), 0);
-    add("paper, on an A100", methods.iter().map(paper).collect());
-    let head = std::iter::once(String::new()).chain(columns.iter().map(|c| c.0.clone())).collect();
-    let row = |(i, m): (usize, &&MethodEntry)| {
-        std::iter::once(m.label.clone()).chain(columns.iter().map(|c| c.1[i].clone())).collect()
-    };
-    Piece::Table(head, methods.iter().enumerate().map(row).collect())
+    columns.add("paper, on an A100", methods.iter().map(paper).collect());
+    columns.table(methods)
 }
 
 /// Every method minus the baseline, image by image.

@@ -14,7 +14,6 @@ use super::cell::{COLUMNS, Cell, LEVEL_COLUMNS};
 use super::document::Piece;
 use super::{Block, Experiment, Progressed, pictures, report};
 use crate::progress::Progress;
-use crate::quality::FEWEST_FOR_FID;
 use crate::{Error, Result, assets, files, load};
 
 /// Writes everything; cells are in the table's order.
@@ -140,26 +139,38 @@ fn json_of(cells: &[Cell], fid: &HashMap<(String, String), f64>, directory: &Pat
     Ok(text.map_err(|e| Error::content(directory, e))? + "\n")
 }
 
-/// FID by (task, method), where all images of the first seed are there, they are at least 100, and so are the weights. What was
-/// computed once is kept in `fid.json`; whoever asks to stop gets those that are done.
+/// FID by (task, method), where all images of the first seed are there, they are at least 100, and so are the weights.
 fn fid(
     experiment: &Experiment,
     cells: &[Cell],
     directory: &Path,
     progress: &mut dyn Progress,
 ) -> Result<HashMap<(String, String), f64>> {
-    let mut found = HashMap::new();
-    let weights = match experiment.images() >= FEWEST_FOR_FID && experiment.model.model.shape()[0] == 3 {
+    let weights = match experiment.is_enough_for_fid() {
         true => assets::load(assets::INCEPTION)?,
         false => None,
     };
-    let Some(weights) = weights else { return Ok(found) };
+    let Some(weights) = weights else { return Ok(HashMap::new()) };
     let network = Inception::new(&weights)?;
+    distances(experiment, cells, directory, &|images| Ok(network.features(images)?), FEATURES, progress)
+}
+
+/// Fréchet distances between the features of the truths and of the samples, `dim` numbers an image. What was computed once is kept
+/// in `fid.json`; whoever asks to stop gets those that are done.
+fn distances(
+    experiment: &Experiment,
+    cells: &[Cell],
+    directory: &Path,
+    features: &dyn Fn(&Tensor) -> Result<Vec<f64>>,
+    dim: usize,
+    progress: &mut dyn Progress,
+) -> Result<HashMap<(String, String), f64>> {
+    let mut found = HashMap::new();
     let path = directory.join("fid.json");
     let mut known: BTreeMap<String, f64> =
         files::read_text(&path).ok().and_then(|t| serde_json::from_str(&t).ok()).unwrap_or_default();
     progress.note("FID: the features of all images");
-    let truth = network.features(&experiment.images.truths.values.clamp(-1.0, 1.0)?)?;
+    let truth = features(&experiment.images.truths.values.clamp(-1.0, 1.0)?)?;
     let mut groups: BTreeMap<(String, String), Vec<&Cell>> = BTreeMap::new();
     for cell in cells.iter().filter(|c| c.seed == experiment.config.seeds[0] && c.failure.is_none()) {
         groups.entry((cell.task.clone(), cell.method.clone())).or_default().push(cell);
@@ -182,7 +193,7 @@ fn fid(
             }
             let images =
                 Tensor::from_vec(values, daps_core::real::batched(cells.len(), shape), &Device::Cpu)?;
-            let value = frechet_distance(&network.features(&images)?, &truth, FEATURES)?;
+            let value = frechet_distance(&features(&images)?, &truth, dim)?;
             known.insert(digest.clone(), value);
             let text = serde_json::to_string(&known).map_err(|e| Error::content(&path, e))?;
             files::write(&path, text.as_bytes())?;
@@ -194,4 +205,60 @@ fn fid(
     }
     progress.end();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell as Counter;
+
+    use super::super::ExperimentConfig;
+    use super::super::store::Store;
+    use super::*;
+
+    /// A hundred pictures of one colour each, seen wholly and with hardly any noise: the features, a picture's mean colour, are
+    /// those of the truths but for the eight bits of a stored sample. The group with a missing picture is left out, and what is
+    /// known is not computed again.
+    #[test]
+    fn fid_compares_stored_samples_with_the_truths() {
+        let dir = tempfile::tempdir().unwrap();
+        let colours: Vec<f32> = (0..300).map(|k| 0.9 * (k as f32 * 0.7).sin()).collect();
+        let colours = Tensor::from_vec(colours, (100, 3, 1, 1), &Device::Cpu).unwrap();
+        let images = colours.broadcast_as((100, 3, 4, 4)).unwrap().contiguous().unwrap();
+        images.write_npy(dir.path().join("images.npy")).unwrap();
+        let text = "name = 'fid'\ntitle = 'fid'\nhours = 0.1\nshape = [3, 4, 4]\n\
+            prior = { kind = 'gaussian', std = 0.5 }\n\
+            tasks = [{ operator = 'super_resolution', noise = 0.001, options = { factor = 1 } }]\n\
+            [data]\nsource = 'images.npy'\nimages = 100\n[[method]]\nname = 'pseudo_inverse'\n[[method]]\nname = 'wiener'\n";
+        let experiment = Experiment::open(ExperimentConfig::parse(text).unwrap(), dir.path()).unwrap();
+        let out = dir.path().join("out");
+        // The cells alone: a report would hold the distances of Inception's features where its weights are in the cache.
+        let pairs = experiment.pairs().unwrap();
+        let blocks = experiment.blocks(&pairs).unwrap();
+        let wanted: Vec<_> = blocks.iter().map(|b| (b, experiment.images())).collect();
+        let mut store = Store::open(&out).unwrap();
+        assert!(experiment.fill(&wanted, &mut store, &out, &mut ()).unwrap());
+        let keys = blocks.iter().flat_map(|b| &b.keys);
+        let cells: Vec<Cell> = keys.map(|key| store.get(key).unwrap().clone()).collect();
+        let calls = Counter::new(0);
+        let colour = |x: &Tensor| -> Result<Vec<f64>> {
+            calls.set(calls.get() + 1);
+            Ok(daps_core::real::to_f64(&x.mean((2, 3))?)?)
+        };
+        let of = |cells: &[Cell]| distances(&experiment, cells, &out, &colour, 3, &mut ()).unwrap();
+        let found = of(&cells);
+        let pair = |method: &str| ("super_resolution".to_owned(), method.to_owned());
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[&pair("pseudo_inverse")].abs() < 1e-4, "{found:?}");
+        assert_eq!((of(&cells), calls.get()), (found, 4));
+        // Of a group that is not whole there is nothing, and pictures that differ are at a distance.
+        let lost = cells.iter().find(|c| c.method == "wiener").unwrap();
+        std::fs::remove_file(pictures::sample_of(&out, lost)).unwrap();
+        assert_eq!(of(&cells).keys().collect::<Vec<_>>(), [&pair("pseudo_inverse")]);
+        std::fs::remove_file(out.join("fid.json")).unwrap();
+        for cell in cells.iter().filter(|c| c.method == "pseudo_inverse") {
+            let black = image::RgbImage::new(4, 4);
+            black.save(pictures::sample_of(&out, cell)).unwrap();
+        }
+        assert!(of(&cells)[&pair("pseudo_inverse")] > 1.0);
+    }
 }
