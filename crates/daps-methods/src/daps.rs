@@ -36,7 +36,8 @@ static INFO: MethodInfo = MethodInfo {
 
 impl Daps {
     /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
-    /// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it.
+    /// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it; a
+    /// kernel's table without a kind changes the preset's own.
     pub(crate) fn from_table(table: &Table, task: &str) -> Result<Self> {
         let mut table = table.clone();
         let preset = text("daps", &mut table, "preset")?;
@@ -49,8 +50,10 @@ impl Daps {
                     return Err(Error::invalid("daps.budget", "a preset beside it", "none"));
                 }
                 let mut base = Table::new();
-                if let Some(kind) = kind {
-                    base.insert("kernel".into(), to_value(&KernelConfig::named(&kind)?)?);
+                match kind {
+                    Some(kind) => _ = base.insert("kernel".into(), to_value(&KernelConfig::named(&kind)?)?),
+                    None if kernel.is_empty() => {}
+                    None => return Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
                 }
                 base
             }
@@ -65,7 +68,7 @@ impl Daps {
         };
         complete.extend(table);
         if let Some(Value::Table(base)) = complete.get_mut("kernel") {
-            base.extend(kernel);
+            replace_parts(base, kernel);
         }
         let daps: Self = read("daps", &complete)?;
         daps.check_settings()?;
@@ -82,9 +85,17 @@ fn kernel_of(table: &mut Table) -> Result<(Option<String>, Table)> {
         Some(Value::Table(settings)) => settings,
         Some(other) => return Err(Error::invalid("daps.kernel", "a name in quotes or a table", other)),
     };
-    match text("daps.kernel", &mut settings, "kind")? {
-        None => Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
-        kind => Ok((kind, settings)),
+    Ok((text("daps.kernel", &mut settings, "kind")?, settings))
+}
+
+/// Puts settings over others of the same kernel. A step size that names its rule replaces the other one; without a rule it
+/// changes the numbers that it names.
+fn replace_parts(base: &mut Table, parts: Table) {
+    for (key, part) in parts {
+        match (base.get_mut(&key), part) {
+            (Some(Value::Table(base)), Value::Table(part)) if !part.contains_key("rule") => base.extend(part),
+            (_, part) => _ = base.insert(key, part),
+        }
     }
 }
 

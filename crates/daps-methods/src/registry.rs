@@ -55,7 +55,10 @@ preset = "paper"
 budget = "100"
 kernel = "langevin"
 "#,
-        parameters: &[Parameter::log("beta", 0.01, 0.002, 0.2)],
+        parameters: &[
+            Parameter::log("beta", 0.01, 0.002, 0.2),
+            Parameter::log("kernel.step_size.eta0", 1e-4, 1e-5, 3e-3),
+        ],
     },
     entry!(
         "dps",
@@ -348,8 +351,27 @@ mod tests {
         let mut expected = resolved("official", "'hmc'", "hdr");
         expected["kernel"]["steps"] = toml::Value::Integer(7);
         assert_eq!(resolved("official", "{ kind = 'hmc', steps = 7 }", "hdr"), expected);
-        let error = build("daps", &"kernel = { steps = 7 }".parse().unwrap(), "hdr").err().unwrap();
-        assert_eq!(error.to_string(), "daps.kernel: expected a kind beside its settings, got none");
+    }
+
+    /// Without a kind it is the preset's own kernel, and without a rule its own step size.
+    #[test]
+    fn single_numbers_of_a_presets_kernel_can_be_changed() {
+        let resolved = |text: &str, task: &str| resolve("daps", &text.parse().unwrap(), task);
+        let mut expected = resolved("preset = 'official'", "hdr").unwrap();
+        expected["kernel"]["steps"] = toml::Value::Integer(7);
+        expected["kernel"]["step_size"]["eta0"] = toml::Value::Float(3e-4);
+        let changed = "preset = 'official'\nkernel = { steps = 7, step_size = { eta0 = 3e-4 } }";
+        assert_eq!(resolved(changed, "hdr").unwrap(), expected);
+        let other = resolved("kernel = { step_size = { rule = 'curvature', factor = 0.5 } }", "hdr").unwrap();
+        assert_eq!(other["kernel"]["step_size"].as_table().unwrap().len(), 2, "{other:?}");
+        // An exact draw has no step, and where nothing chooses a kernel its settings say nothing.
+        assert!(
+            resolved("preset = 'fast'\nkernel = { step_size = { eta0 = 3e-4 } }", "gaussian_blur").is_err()
+        );
+        let bare = "schedule = { rule = 'geometric', levels = 7 }\nkernel = { steps = 7 }\n\
+                    estimate = { kind = 'gaussian', center = 'tweedie', spread = 'prior' }";
+        let error = resolved(bare, "hdr").unwrap_err().to_string();
+        assert_eq!(error, "daps.kernel: expected a kind beside its settings, got none");
     }
 
     #[test]

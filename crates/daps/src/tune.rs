@@ -176,7 +176,14 @@ impl Search {
         let (method, entry) = (method.clone(), registry::entry(&method.name)?);
         let is_free =
             |p: &&Parameter| self.fixed.iter().all(|f| p.name.split('.').next() != Some(f.as_str()));
-        let parameters: Vec<Parameter> = entry.parameters.iter().filter(is_free).copied().collect();
+        // Of some settings a parameter is none: an exact draw has no step size.
+        let is_setting = |p: &&Parameter| {
+            let mut settings = method.settings.clone();
+            p.set(&mut settings, p.default);
+            config.tasks().all(|t| registry::build(&method.name, &settings, &t.operator).is_ok())
+        };
+        let parameters: Vec<Parameter> =
+            entry.parameters.iter().filter(is_free).filter(is_setting).copied().collect();
         let trials = Trials { values: self.drawn(&parameters)?, parameters };
         let methods = trials.methods(&method);
         let config = ExperimentConfig { methods, baseline: None, plots: vec![], pictures: 0, ..config };

@@ -368,6 +368,14 @@ fn validation_prints_the_json_that_programs_read() {
             assert!(line.contains(&format!("\"{key}\":")), "{key} in {line}");
         }
     }
+    let out = dir.path().join("discrete");
+    let few = ["validate", "discrete", "--samples", "200", "--levels", "1,2", "--json"];
+    let output = daps(&[&few[..], &["--out", out.to_str().unwrap()]].concat());
+    let lines = text(&output.stdout);
+    assert_eq!(lines, fs::read_to_string(out.join("results.jsonl")).unwrap());
+    assert!(lines.lines().all(|l| l.contains("\"distance\":") && l.contains("\"levels\":")), "{lines}");
+    let table = fs::read_to_string(out.join("table.txt")).unwrap();
+    assert!(table.contains("2 levels") && table.contains("exact draws"), "{table}");
     let out = dir.path().join("toy");
     let output =
         daps(&["toy", "--samples", "20", "--levels", "12", "--json", "--out", out.to_str().unwrap()]);

@@ -451,3 +451,28 @@ fn a_search_goes_on_and_its_settings_are_used() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(fs::read_to_string(scene.path("solved/config.toml")).unwrap().contains("name = \"wiener\""));
 }
+
+/// The paper's preset is searched for its belief and its step; ours draws exactly and has no step.
+#[test]
+fn a_search_of_daps_knows_what_its_preset_has() {
+    let scene = Scene::new(TABLE);
+    fs::write(scene.path("prior.toml"), "[prior]\nkind = 'gaussian'\nstd = 0.4\n").unwrap();
+    let (prior, data) = (scene.text("prior.toml"), scene.text("images.npy"));
+    let search = |preset: &str| {
+        let fixed = ["tune", "daps", "--task", "inpaint_random", "--trials", "3", "--prior", &prior];
+        let rest = ["--shape", "1,16,16", "--data", &data, "--images", "2", "--set", "budget=50"];
+        let set = format!("preset={preset}");
+        let output = daps(&[&fixed[..], &rest, &["--set", &set, "--out", &scene.text(preset)]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let trials = fs::read_to_string(scene.path(preset).join("trials.csv")).unwrap();
+        let line = trials.lines().find(|l| l.starts_with("inpaint_random,2,")).expect(preset).to_owned();
+        line.split(',')
+            .nth(2)
+            .unwrap()
+            .split(' ')
+            .map(|p| p.split('=').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(search("paper"), ["beta", "kernel.step_size.eta0"]);
+    assert_eq!(search("fast"), ["beta"]);
+}
