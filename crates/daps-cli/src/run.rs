@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use daps::event::Shown;
 use daps::report::number;
 use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
 
@@ -56,7 +57,7 @@ pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool
     let run = Run::new(config, base)?;
     run.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
-    let result = run.execute(directory, &mut bar);
+    let result = run.execute(directory, &mut Shown(&mut bar));
     if matches!(&result, Err(error) if error.is_cancelled()) {
         tell(&format!("stopped; go on with the same command and --out {} --resume", out.display()));
         return Ok(Outcome::Stopped);
@@ -83,7 +84,7 @@ pub fn free_name(name: &str) -> PathBuf {
 
 /// What a run found, for people.
 pub fn show(summary: &Summary, out: &Path) {
-    say(&format!("{} samples in {}", summary.samples, out.display()));
+    say(&format!("{} samples with the prior {} in {}", summary.samples, summary.prior, out.display()));
     let several = summary.measurements.len() > 1;
     if several && summary.psnr.is_some() {
         let row = |m: &Measurement| {
@@ -98,7 +99,10 @@ pub fn show(summary: &Summary, out: &Path) {
     line("operator calls per sample", summary.operator_calls.to_string());
     match summary.missed() {
         Some(share) => line("measured tokens missed", format!("{:.2} %", 100.0 * share)),
-        None => line("residual chi2 per number", format!("{:.4}", summary.residual_chi2)),
+        None if summary.residual_chi2.is_finite() => {
+            line(summary.misfit_title(), format!("{:.4} (1 for exact samples)", summary.residual_chi2));
+        }
+        None => {}
     }
     let optional = [
         ("standard deviation, RMS", summary.spread, 4),

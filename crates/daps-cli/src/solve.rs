@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use daps::core::NoiseModel;
 use daps::experiment::Tuned;
 use daps::methods::kernel::KERNELS;
 use daps::{RunConfig, TaskConfig, bundled, prior, task};
@@ -47,10 +48,9 @@ pub struct Args {
     /// Seed of everything that is random [default: 0]
     #[arg(long)]
     seed: Option<u64>,
-    /// Standard deviation of the measurement's noise, for values from -1 to 1, which is believed; a measured token is wrong e^(1/noise^2)
-    /// times less often than right
-    #[arg(long, default_value_t = task::NOISE, allow_negative_numbers = true)]
-    noise: f64,
+    /// The measurement's noise: its standard deviation for values from -1 to 1, or a model such as poisson:peak=30 (`daps list noise`)
+    #[arg(long, default_value_t = NoiseModel::Level(task::NOISE), allow_negative_numbers = true)]
+    noise: NoiseModel,
     /// The run directory to make [default: runs/TASK-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
@@ -202,7 +202,7 @@ impl Args {
         let method = self.method(&operator, discrete, kernel)?;
         let task = TaskConfig {
             shape: self.shape.clone(),
-            noise: self.noise,
+            noise: self.noise.clone(),
             truth: self.image.as_deref().map(absolute).transpose()?,
             measurement: self.measurement.as_deref().map(absolute).transpose()?,
             options,

@@ -1,10 +1,13 @@
 //! The loop of Algorithm 1. There is one: DAPS over pixels and over tokens hand it different priors and kernels.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 
 use crate::real::{check_finite, finite_rows};
 use crate::{
-    Conditional, Cost, Error, Event, Kernel, Level, Likelihood, Observer, Prior, Result, State, Step, Walk,
+    Address, Conditional, Cost, Error, Event, Kernel, Level, Likelihood, Observer, Prior, Purpose, Result,
+    State, Step, Walk,
 };
 
 /// What a run gives.
@@ -16,6 +19,8 @@ pub struct Samples {
     pub diverged: Vec<bool>,
     /// Work done per row.
     pub cost: Cost,
+    /// What the method carried along to its end; parameters of the likelihood that were drawn with the samples come first.
+    pub memory: Vec<Tensor>,
 }
 
 /// Draws samples of p(x0 | y) by decoupled noise annealing, from the start or from a state.
@@ -26,17 +31,28 @@ pub fn anneal(
     walk: Walk,
 ) -> Result<Samples> {
     let (schedule, noise) = (walk.schedule, walk.noise);
-    let start = || Ok(State::start(prior.init(schedule.start(), noise)?));
+    let start = || {
+        let mut state = State::start(prior.init(schedule.start(), noise)?);
+        if let Some(nuisance) = likelihood.as_nuisance() {
+            state.memory.push(nuisance.init(noise)?);
+        }
+        Ok(state)
+    };
     walk.run(start, |state, step| {
+        let known = state.likelihood(likelihood)?;
         // 1. Estimate p(x0 | x_t).
         let estimated = prior.estimate(&state.x_t, step, noise)?;
         let x0_hat = estimated.approx.start()?;
 
         // 2. Condition on y: x0|y ~ p(x0 | x_t) p(y | x0).
-        let target = Conditional { approx: &estimated.approx, likelihood };
+        let target = Conditional { approx: &estimated.approx, likelihood: known.as_deref().unwrap_or(likelihood) };
         // Inside the thread pool: handing each of a kernel's many short passes over from outside costs more than the pass.
         let (x0_y, mut info) = rayon::scope(|_| kernel.draw(&target, noise, step))?;
         info.cost.nfe += estimated.nfe;
+        if let Some(nuisance) = likelihood.as_nuisance() {
+            let at = Address::new(step.index, Purpose::Nuisance, 0);
+            state.memory[0] = nuisance.draw(state.memory(0)?, &x0_y, noise, at)?;
+        }
 
         // 3. Renoise to the next level.
         state.x_t = prior.renoise(&x0_y, step, noise)?;
@@ -50,6 +66,11 @@ impl State {
     pub fn start(x_t: Tensor) -> Self {
         let rows = x_t.dims()[0];
         Self { level: 0, x_t, diverged: vec![false; rows], cost: Cost::default(), memory: vec![] }
+    }
+
+    /// The likelihood with its own parameters as they stand, where it has any: the loop keeps them first in its memory.
+    pub fn likelihood(&self, of: &dyn Likelihood) -> Result<Option<Arc<dyn Likelihood>>> {
+        of.as_nuisance().map(|nuisance| nuisance.with(self.memory(0)?)).transpose()
     }
 
     /// One of the tensors that a method carries along; a state saved by another method may lack it.
@@ -86,7 +107,7 @@ impl State {
     /// The samples of a run whose last level is done.
     #[must_use]
     pub fn into_samples(self) -> Samples {
-        Samples { x: self.x_t, diverged: self.diverged, cost: self.cost }
+        Samples { x: self.x_t, diverged: self.diverged, cost: self.cost, memory: self.memory }
     }
 
     /// Checks that a state read from a file fits a run.

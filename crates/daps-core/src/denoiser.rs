@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Approx, Covariance, Result, SpreadTable};
+use crate::{Approx, Covariance, Result, Space, SpreadTable};
 
 /// The noise level of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +35,16 @@ impl From<f64> for Sigma {
 pub trait Denoiser: Send + Sync {
     /// Shape of one sample.
     fn shape(&self) -> &[usize];
+
+    /// The space of its samples: what its shape suggests, where it does not say.
+    fn space(&self) -> Space {
+        Space::of_shape(self.shape())
+    }
+
+    /// A short text of what defines it, where it comes from no file: a run in a directory resumes only where it is the same.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
 
     /// The type it computes in: f32 for networks, f64 for closed forms.
     fn dtype(&self) -> DType {

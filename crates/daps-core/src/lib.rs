@@ -5,8 +5,10 @@ mod anneal;
 mod approx;
 mod cosines;
 mod covariance;
+mod curvature;
 mod denoiser;
 mod dense;
+mod discrepancy;
 mod discrete;
 mod error;
 mod event;
@@ -15,13 +17,17 @@ mod likelihood;
 mod method;
 pub mod mixture;
 mod noise;
+mod noise_model;
+mod nuisance;
 mod ode;
 mod operator;
 mod pixel;
+mod poisson;
 mod prior;
 pub mod real;
 mod registers;
 mod schedule;
+mod space;
 mod spread;
 mod update;
 mod walk;
@@ -37,6 +43,7 @@ pub use denoiser::{
     Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
 };
 pub use dense::linear_measurement;
+pub use discrepancy::{Discrepancy, Statistic};
 pub use discrete::{
     Categorical, Corruption, Enumerable, Mismatch, Rate, ReverseChain, Reversed, TokenEstimate, Tokens,
     map_tokens,
@@ -47,12 +54,16 @@ pub use kernel::{ChainInfo, Conditional, Kernel};
 pub use likelihood::{Beta, Gaussian, Likelihood, LocalLikelihood, Smooth};
 pub use method::{Method, MethodInfo, Model, Need, Task, shrink_factor};
 pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
+pub use noise_model::{NOISE_MODELS, NoiseModel, NoiseModelInfo};
+pub use nuisance::{Nuisance, UnknownNoise};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
 pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};
 pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread};
+pub use poisson::{CountRate, Poisson};
 pub use prior::{Estimated, Prior};
 pub use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};
+pub use space::{Kind, Metrics, Scale, Space};
 pub use spread::{Bands, SpreadTable};
 pub use update::{update, update_dot};
 pub use walk::{Level, Walk};

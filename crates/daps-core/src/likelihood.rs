@@ -5,7 +5,10 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{DType, Tensor};
 
 use crate::real::{batched, check_finite, check_rows, combine, dot_rows, map_rows, pick};
-use crate::{Address, Cosines, Differentiable, Error, Noise, Operator, Purpose, Result, Row};
+use crate::{
+    Address, Cosines, Differentiable, Discrepancy, Error, Noise, Nuisance, Operator, Purpose, Result, Row,
+    Statistic,
+};
 
 /// log p(y | x) of every row of a batch, up to a constant.
 pub trait Likelihood: Send + Sync {
@@ -14,6 +17,11 @@ pub trait Likelihood: Send + Sync {
 
     /// Shape of one x.
     fn input_shape(&self) -> &[usize];
+
+    /// How many measurements it holds, a row each.
+    fn rows(&self) -> usize {
+        1
+    }
 
     /// log p(y | x) per row, in f64.
     fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>>;
@@ -24,6 +32,37 @@ pub trait Likelihood: Send + Sync {
     /// Into how many independent factors the likelihood of a row falls, one for each equal leading slice of x.
     fn factors(&self) -> usize {
         1
+    }
+
+    /// What was measured with, where there is an operator.
+    fn measured_by(&self) -> Option<&Arc<dyn Operator>> {
+        None
+    }
+
+    /// What was measured, `[rows, output shape…]`, where there is an operator.
+    fn measurement(&self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    /// What [`Likelihood::discrepancy`] measures.
+    fn statistic(&self) -> Statistic {
+        Statistic::Own
+    }
+
+    /// How far every row is from its measurement, in units of the noise.
+    fn discrepancy(&self, x: &Tensor) -> Result<Vec<Discrepancy>> {
+        Ok(vec![Discrepancy::UNKNOWN; x.dims()[0]])
+    }
+
+    /// A short text of what defines it beside the measurement, where it comes from no file: a run in a directory resumes only
+    /// where it is the same.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
+
+    /// Parameters of its own that are drawn along with x.
+    fn as_nuisance(&self) -> Option<&dyn Nuisance> {
+        None
     }
 
     /// Its gradient in x.
@@ -312,6 +351,10 @@ impl Likelihood for Gaussian {
         self.operator.input_shape()
     }
 
+    fn rows(&self) -> usize {
+        self.y.dims()[0]
+    }
+
     fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>> {
         self.log_prob_of_residual(&self.residual(x)?, 1)
     }
@@ -334,6 +377,42 @@ impl Likelihood for Gaussian {
 
     fn factors(&self) -> usize {
         self.operator.factors()
+    }
+
+    fn measured_by(&self) -> Option<&Arc<dyn Operator>> {
+        Some(&self.operator)
+    }
+
+    fn measurement(&self) -> Result<Option<Tensor>> {
+        Ok(Some(self.y.clone()))
+    }
+
+    fn statistic(&self) -> Statistic {
+        Statistic::ChiSquare
+    }
+
+    /// ‖A(x) - y‖²/(m β²) over m measured numbers, whose variance is 2/m.
+    fn discrepancy(&self, x: &Tensor) -> Result<Vec<Discrepancy>> {
+        let (residual, measured) = (self.residual(x)?, self.measured());
+        let squares = dot_rows(&residual, &residual)?;
+        let log_prob = self.log_prob_of_residual(&residual, 1)?;
+        let row = |(row, (log_prob, square)): (usize, (f64, f64))| {
+            let m = pick(&measured, row).max(1) as f64;
+            Discrepancy {
+                value: -2.0 * log_prob / m,
+                deviation: (2.0 / m).sqrt(),
+                error: (square / m).sqrt(),
+            }
+        };
+        Ok(log_prob.into_iter().zip(squares).enumerate().map(row).collect())
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        let beta = match &self.beta {
+            Beta::Rows(beta) => format!("{beta:?}"),
+            Beta::Each(beta) => format!("{:?}", crate::real::to_f64(beta).ok()?),
+        };
+        Some(format!("gaussian, beta {beta}, {}", self.operator.fingerprint()?))
     }
 
     fn as_smooth(&self) -> Option<&dyn Smooth> {

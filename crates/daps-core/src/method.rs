@@ -169,6 +169,11 @@ pub trait Method: Send + Sync {
     /// Name, summary, paper.
     fn info(&self) -> &'static MethodInfo;
 
+    /// A short text of what defines it: a run in a directory resumes only where it is the same.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
+
     /// The powers it needs, as configured.
     fn needs(&self) -> Vec<Need>;
 

@@ -46,6 +46,8 @@ pub enum Purpose {
     Diffusion = 13,
     /// Truths that a prior draws, to be measured by an operator that may be drawn too.
     Truth = 14,
+    /// Parameters of a likelihood that are drawn along with x.
+    Nuisance = 15,
 }
 
 /// Where a draw stands within a row's randomness.

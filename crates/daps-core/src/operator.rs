@@ -43,6 +43,12 @@ pub trait Operator: Send + Sync {
         None
     }
 
+    /// A short text of what defines it, where it comes from no file: its name and the numbers in it. A run in a directory resumes
+    /// only where it is the same.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
+
     /// J(x)ᵀ r.
     fn as_differentiable(&self) -> Option<&dyn Differentiable> {
         None

@@ -104,6 +104,10 @@ impl Method for Daps {
         &INFO
     }
 
+    fn fingerprint(&self) -> Option<String> {
+        Some(to_table(self).ok()?.to_string())
+    }
+
     fn needs(&self) -> Vec<Need> {
         match (&self.estimate, &self.kernel) {
             // Weighted points take any likelihood.
@@ -136,8 +140,9 @@ impl Method for Daps {
         let prior =
             Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), walk.schedule.len())?;
         let kernel = self.kernel.build()?;
-        let believed = match (self.beta, task.likelihood.as_gaussian()) {
-            (Some(beta), Some(gaussian)) => Some(gaussian.with_beta(beta)),
+        // A level that is drawn along is believed as it is drawn.
+        let believed = match (self.beta, task.likelihood.as_gaussian(), task.likelihood.as_nuisance()) {
+            (Some(beta), Some(gaussian), None) => Some(gaussian.with_beta(beta)),
             _ => None,
         };
         let likelihood: &dyn Likelihood = match &believed {

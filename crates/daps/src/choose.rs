@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use candle_core::{DType, Tensor};
 use daps_core::real::{combine, squared_distance};
-use daps_core::{Address, Noise, Purpose, Row, Sigma};
+use daps_core::{Address, Discrepancy, Noise, Purpose, Row, Sigma, Statistic};
 
 use crate::run::Run;
-use crate::{Result, task};
+use crate::Result;
 
 /// Chains whose χ² lies this many of its standard deviations above the smallest one tie with it.
 const TIE: f64 = 3.0;
@@ -32,24 +32,27 @@ pub(crate) struct Choice {
     pub denoising_error: Option<Vec<f64>>,
 }
 
-/// Chooses among the chains of `rows`; `chi2` is per measured number.
+/// Chooses among the chains of `rows` by how far each is from the measurement.
 pub(crate) fn choose(
     run: &Run,
     samples: &Tensor,
     rows: Range<usize>,
-    chi2: &[f64],
+    misfits: &[Discrepancy],
     diverged: &[bool],
 ) -> Result<Choice> {
-    let whole: Vec<usize> = (0..rows.len()).filter(|&c| !diverged[c] && chi2[c].is_finite()).collect();
-    let Some(best) = least(&whole, chi2) else {
+    let of: Vec<f64> = misfits.iter().map(|m| m.value).collect();
+    // A likelihood that says nothing of its misfit leaves the first chain.
+    let silent = run.problem.likelihood.statistic() == Statistic::Own;
+    let is_whole = |c: &usize| !diverged[*c] && (of[*c].is_finite() || (silent && of[*c].is_nan()));
+    let whole: Vec<usize> = (0..rows.len()).filter(is_whole).collect();
+    let Some(best) = least(&whole, &of) else {
         return Ok(Choice { chosen: 0, kept: vec![], denoising_error: None });
     };
-    if !task::is_ambiguous(run.operator.name()) {
+    if !run.is_ambiguous() {
         return Ok(Choice { chosen: best, kept: whole, denoising_error: None });
     }
-    let m = run.measured(run.rows[rows.start].measurement as usize) as f64;
-    let ties: Vec<usize> =
-        whole.into_iter().filter(|&c| chi2[c] <= chi2[best] + TIE * (2.0 / m).sqrt()).collect();
+    let most = of[best] + TIE * misfits[best].deviation;
+    let ties: Vec<usize> = whole.into_iter().filter(|&c| of[c] <= most).collect();
     let errors = denoising_errors(
         run,
         &samples.narrow(0, rows.start, rows.len())?,
@@ -68,14 +71,14 @@ fn least(among: &[usize], values: &[f64]) -> Option<usize> {
 fn denoising_errors(run: &Run, x: &Tensor, row: Row) -> Result<Vec<f64>> {
     let (prior, chains) = (run.denoiser("the choice among chains")?, x.dims()[0]);
     let d = (x.elem_count() / chains.max(1)) as f64;
-    let noise = Noise::new(run.config.seed, vec![Row { chain: 0, ..row }; chains]);
+    let noise = Noise::new(run.seed, vec![Row { chain: 0, ..row }; chains]);
     let mut total = vec![0.0; chains];
     for j in 0..JUDGED_BY {
         let at = Address::new(0, Purpose::Reference, j);
         let z = noise.normal(at, prior.shape(), x.dtype())?;
         let noisy = combine(&[(&[1.0], x), (&[JUDGED_AT], &z)])?;
-        for first in (0..chains).step_by(run.config.batch) {
-            let n = run.config.batch.min(chains - first);
+        for first in (0..chains).step_by(run.batch) {
+            let n = run.batch.min(chains - first);
             let denoised = prior.denoise(&noisy.narrow(0, first, n)?, &Sigma::Same(JUDGED_AT))?;
             let part = x.narrow(0, first, n)?.to_dtype(DType::F64)?;
             let squares = squared_distance(&part, &denoised.to_dtype(DType::F64)?)?;
@@ -108,14 +111,12 @@ mod tests {
         let turned: Vec<f64> = picture(0).into_iter().rev().collect();
         let samples = [turned, picture(0), picture(3)].concat();
         let samples = Tensor::from_vec(samples, (3, 1, 8, 8), &Device::Cpu).unwrap();
-        let m = run.operator.output_shape().iter().product::<usize>() as f64;
-        let log_prob = run.task(&[0, 1, 2]).unwrap().likelihood.log_prob(&samples).unwrap();
-        let chi2: Vec<f64> = log_prob.iter().map(|l| -2.0 * l / m).collect();
-        assert!((chi2[0] - chi2[1]).abs() < 1e-9 && chi2[2] > 2.0 * chi2[0], "{chi2:?}");
-        let choice = choose(&run, &samples, 0..3, &chi2, &[false; 3]).unwrap();
+        let fit = run.task(&[0, 1, 2]).unwrap().likelihood.discrepancy(&samples).unwrap();
+        assert!((fit[0].value - fit[1].value).abs() < 1e-9 && fit[2].value > 2.0 * fit[0].value, "{fit:?}");
+        let choice = choose(&run, &samples, 0..3, &fit, &[false; 3]).unwrap();
         assert_eq!((choice.chosen, choice.kept.as_slice()), (1, &[1][..]));
         // A chain that diverged is never chosen.
-        let choice = choose(&run, &samples, 0..3, &chi2, &[false, true, false]).unwrap();
+        let choice = choose(&run, &samples, 0..3, &fit, &[false, true, false]).unwrap();
         assert_eq!((choice.chosen, choice.kept.as_slice()), (0, &[0][..]));
     }
 }

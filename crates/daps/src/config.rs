@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use daps_core::NoiseModel;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -41,9 +42,10 @@ pub struct TaskConfig {
     /// Shape of one sample, such as `[3, 64, 64]` or `[8]`; a network prior knows its own.
     #[serde(default)]
     pub shape: Vec<usize>,
-    /// Standard deviation of the measurement's noise.
+    /// The measurement's noise: a standard deviation such as `0.05`, or a model such as `"poisson:peak=30"` or
+    /// `{ model = "poisson", peak = 30 }`.
     #[serde(default = "default_noise")]
-    pub noise: f64,
+    pub noise: NoiseModel,
     /// How many truths to draw from the prior and measure, where neither `truth` nor `measurement` is given.
     #[serde(default = "one")]
     pub measurements: usize,
@@ -66,8 +68,8 @@ fn default_samples() -> usize {
 fn default_batch() -> usize {
     256
 }
-fn default_noise() -> f64 {
-    task::NOISE
+fn default_noise() -> NoiseModel {
+    NoiseModel::Level(task::NOISE)
 }
 fn one() -> usize {
     1
@@ -130,10 +132,7 @@ impl RunConfig {
                 self.task.shape
             )));
         }
-        if !(self.task.noise.is_finite() && self.task.noise > 0.0) {
-            let noise = self.task.noise;
-            return Err(Error::Config(format!("task.noise: expected a positive finite number, got {noise}")));
-        }
+        self.task.noise.check()?;
         if self.task.truth.is_some() && self.task.measurement.is_some() {
             return Err(Error::Config("task: expected either truth or measurement, got both".into()));
         }
@@ -206,7 +205,7 @@ mod tests {
         let mut task = TaskConfig::new("hdr");
         task.shape = vec![4];
         assert_eq!(RunConfig::new(task, config.prior.clone(), Table::new()), config);
-        assert_eq!((config.samples, config.task.noise), (16, 0.05));
+        assert_eq!((config.samples, &config.task.noise), (16, &NoiseModel::Level(0.05)));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
         assert_eq!(config.method(false).unwrap().0, "daps");
         assert_eq!(config.method(true).unwrap().0, "discrete_daps");

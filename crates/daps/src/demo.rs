@@ -11,6 +11,7 @@ use toml::Table;
 
 use crate::canvas::{self, Canvas, LETTER};
 use crate::measure::Truths;
+use crate::event::Shown;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
 use crate::task::{self, TaskInfo};
@@ -98,7 +99,7 @@ impl Demo {
             let start = Instant::now();
             let path = out.join(task.name);
             let directory = Directory { path, resume: false, checkpoint_every: Duration::from_secs(60) };
-            let summary = run.execute(&directory, progress)?;
+            let summary = run.execute(&directory, &mut Shown(progress))?;
             rows.push(Row { task, summary, seconds: start.elapsed().as_secs_f64() });
         }
         let picture = self.picture(&out)?;

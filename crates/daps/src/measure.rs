@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use candle_core::{DType, Tensor};
-use daps_core::real::{batched, check_finite, combine, from_f64, to_f64};
-use daps_core::{Address, Mismatch, Model, Noise, Operator, Purpose, Row};
+use candle_core::Tensor;
+use daps_core::real::{batched, check_finite};
+use daps_core::{Address, Noise, NoiseModel, Operator, Purpose, Row, Space};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
@@ -46,7 +46,7 @@ pub(crate) struct Measured {
 /// Reads the measurement of a configuration, or measures the truth that it names or the prior draws.
 pub(crate) fn measure(
     config: &RunConfig,
-    model: &Model,
+    space: &Space,
     analytic: Option<&dyn Analytic>,
     operator: &dyn Operator,
     base: &Path,
@@ -60,11 +60,13 @@ pub(crate) fn measure(
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
-        let meaning = match (model, task::is_measured_as_picture(&given.operator)) {
-            (Model::Denoiser(_), true) if operator.output_shape().len() == 3 => {
-                load::Meaning::MeasuredPicture
-            }
-            _ => load::Meaning::Measurement,
+        // Counts are no brightness, whatever shape they have.
+        let pictured = task::is_measured_as_picture(&given.operator)
+            && space.symbols().is_none()
+            && matches!(given.noise, NoiseModel::Level(_) | NoiseModel::Unknown { .. });
+        let meaning = match pictured && operator.output_shape().len() == 3 {
+            true => load::Meaning::MeasuredPicture,
+            false => load::Meaning::Measurement,
         };
         let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", meaning)?;
         check_finite("measurement", &values)?;
@@ -73,11 +75,9 @@ pub(crate) fn measure(
             let expected = batched(n, operator.output_shape());
             return Err(daps_core::Error::shape("measurement", &expected, values.dims()).into());
         }
-        let values = match model {
-            Model::Denoiser(_) => values,
-            Model::Tokens(model) => {
-                tokens::measured(&values, model.corruption().symbols(), operator, !array)?
-            }
+        let values = match space.symbols() {
+            None => values,
+            Some(symbols) => tokens::measured(&values, symbols, operator, !array)?,
         };
         let numbers = (0..names.len() as u64).collect();
         return Ok(Measured { truth: None, y: values, names, numbers, notes });
@@ -85,14 +85,13 @@ pub(crate) fn measure(
     let (truth, names, notes) = match &given.truth {
         Some(path) => {
             let path = base.join(path);
-            let meaning = match model {
-                Model::Denoiser(_) => load::Meaning::Pictures,
-                Model::Tokens(_) => load::Meaning::Tokens,
+            let meaning = match space.symbols() {
+                None => load::Meaning::Pictures,
+                Some(_) => load::Meaning::Tokens,
             };
             let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", meaning)?;
-            let values = match model {
-                Model::Tokens(model) if daps_files::is_array(&path) => {
-                    let symbols = model.corruption().symbols();
+            let values = match space.symbols() {
+                Some(symbols) if daps_files::is_array(&path) => {
                     tokens::values(&tokens::of_array(&values, symbols)?, symbols)?
                 }
                 _ => values,
@@ -112,43 +111,31 @@ pub(crate) fn measure(
         }
     };
     let numbers = (0..names.len() as u64).collect();
-    let measured = measured(config, model, operator, Truths { values: truth, names, numbers })?;
+    let measured = measured(config, space, operator, Truths { values: truth, names, numbers })?;
     Ok(Measured { notes: [notes, measured.notes].concat(), ..measured })
-}
-
-/// A measurement with zeros where it says nothing: a painted hole is no answer, and noise there is no misfit.
-pub(crate) fn only_visible(y: &Tensor, operator: &dyn Operator) -> Result<Tensor> {
-    let Some(visible) = operator.visible() else { return Ok(y.clone()) };
-    let n = y.elem_count() / y.dims()[0].max(1);
-    let keep = |(k, v): (usize, f64)| {
-        let row = if visible.len() == 1 { 0 } else { k / n };
-        if visible[row][k % n] { v } else { 0.0 }
-    };
-    Ok(from_f64(to_f64(y)?.into_iter().enumerate().map(keep).collect(), y.dims(), y.dtype())?)
 }
 
 /// Measures truths.
 pub(crate) fn measured(
     config: &RunConfig,
-    model: &Model,
+    space: &Space,
     operator: &dyn Operator,
     truths: Truths,
 ) -> Result<Measured> {
     let Truths { values, names, numbers } = truths;
     check_finite("truth", &values)?;
     let noise = measurement_noise(config.seed, &numbers);
-    let at = Address::new(0, Purpose::Measurement, 0);
-    if let Model::Tokens(model) = model {
-        let symbols = model.corruption().symbols();
-        let (x0, off) = tokens::tokens(&values, symbols)?;
-        let y = Mismatch::measure(operator, &x0, (symbols, config.task.noise), &noise, at)?;
-        let note = format!("pictures were cut to the {symbols} grey values of the prior's alphabet");
-        let notes = if off { vec![note] } else { vec![] };
-        return Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y, names, numbers, notes });
-    }
-    let z = noise.normal(at, operator.output_shape(), DType::F64)?;
-    let y = combine(&[(&[1.0], &operator.apply(&values)?), (&[config.task.noise], &z)])?;
-    Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] })
+    let measure = |x0: &Tensor| {
+        config.task.noise.measure(operator, x0, space, &noise, Address::new(0, Purpose::Measurement, 0))
+    };
+    let Some(symbols) = space.symbols() else {
+        let y = measure(&values)?;
+        return Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] });
+    };
+    let (x0, off) = tokens::tokens(&values, symbols)?;
+    let note = format!("images were cut to the {symbols} grey values of the prior's alphabet");
+    let notes = if off { vec![note] } else { vec![] };
+    Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y: measure(&x0)?, names, numbers, notes })
 }
 
 fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {

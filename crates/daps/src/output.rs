@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
+use daps_core::Statistic;
 use daps_core::real::{batched, from_f64, to_f64};
 use image::RgbImage;
 
-use crate::picture::{self, Snapshot, is_image};
+use crate::outcome::Outcome;
+use crate::picture::{self, Snapshot};
+use crate::posterior::spreads;
 use crate::run::Run;
-use crate::summary::Outcome;
 use crate::{Error, Result, canvas, files, report};
 
 /// Samples of a measurement that become pictures of their own; all of them are in `samples.safetensors`.
@@ -33,14 +35,9 @@ pub(crate) struct Gallery {
 
 impl Gallery {
     fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
-        let y = to_f64(&run.values(&run.y.get(i)?)?)?;
-        let mut gallery =
-            Self { measurement: picture::measurement(&y, &*run.operator, i), ..Self::default() };
-        let &[c, h, w] = &run.config.task.shape[..] else { return Ok(gallery) };
-        if !is_image(&[c, h, w]) {
-            return Ok(gallery);
-        }
-        let (shape, d, k) = ([c, h, w], c * h * w, run.config.samples);
+        let mut gallery = Self { measurement: shown_measurement(run, i)?, ..Self::default() };
+        let Some(shape) = run.space.picture() else { return Ok(gallery) };
+        let (d, k) = (run.space.size(), run.samples);
         let sample = |chain: usize| {
             let at = (i * k + chain) * d;
             picture::image(&outcome.values[at..at + d], shape)
@@ -86,6 +83,19 @@ impl Gallery {
     }
 }
 
+/// A measurement as a picture, where it has a form that can be looked at.
+pub(crate) fn shown_measurement(run: &Run, i: usize) -> Result<Option<RgbImage>> {
+    let likelihood = &run.problem.likelihood;
+    let (Some(operator), Some(y)) = (run.operator(), likelihood.measurement()?) else { return Ok(None) };
+    let mut y = to_f64(&run.values(&y.get(i)?)?)?;
+    if likelihood.statistic() == Statistic::Pearson {
+        // Counts have no range of their own.
+        let most = y.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        y.iter_mut().for_each(|v| *v = 2.0 * *v / most - 1.0);
+    }
+    Ok(picture::measurement(&y, &**operator, i))
+}
+
 /// The folder of a measurement: its name, but never that of a file of the run. No measurement's name has a `+`.
 fn folder_name(name: &str) -> String {
     const OURS: [&str; 7] = ["html", "json", "jsonl", "lock", "safetensors", "tmp", "toml"];
@@ -93,20 +103,14 @@ fn folder_name(name: &str) -> String {
     if OURS.contains(&ending.as_str()) { format!("{name}+") } else { name.to_owned() }
 }
 
-/// Standard deviations of all measurements, where any has some: NaN for those of which fewer than two chains are left.
-fn spreads(stds: &[Option<Vec<f64>>], d: usize) -> Option<Vec<f64>> {
-    let row = |std: &Option<Vec<f64>>| std.clone().unwrap_or_else(|| vec![f64::NAN; d]);
-    stds.iter().any(Option::is_some).then(|| stds.iter().flat_map(row).collect())
-}
-
 /// Writes everything but `metrics.json`. Of one measurement the pictures lie in the directory itself, of several in a folder
 /// for each.
 pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
-    let (n, shape) = (run.names.len(), &run.config.task.shape);
+    let (n, shape) = (run.names.len(), run.space.shape());
     // Of tokens both: what they stand for, as everything else in the directory has it, and the symbols themselves.
-    let of_run = |t: &Tensor| Ok::<_, Error>(t.reshape(batched(n, &batched(run.config.samples, shape)))?);
+    let of_run = |t: &Tensor| Ok::<_, Error>(t.reshape(batched(n, &batched(run.samples, shape)))?);
     let samples = of_run(&run.values(&outcome.samples)?)?;
-    let symbols = run.is_discrete().then(|| of_run(&outcome.samples)).transpose()?;
+    let symbols = run.space.symbols().is_some().then(|| of_run(&outcome.samples)).transpose()?;
     let mean = from_f64(outcome.mean.concat(), &batched(n, shape), DType::F64)?;
     let std = spreads(&outcome.std, shape.iter().product());
     let std: Option<Tensor> = std.map(|s| from_f64(s, &batched(n, shape), DType::F64)).transpose()?;

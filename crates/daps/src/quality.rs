@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use daps_core::real::to_f64;
+use daps_core::{Kind, Space};
 use daps_files::Choice;
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::image::{psnr, ssim};
@@ -30,6 +31,33 @@ impl Metric {
     pub fn mean(&self) -> Option<f64> {
         (!self.values.is_empty()).then(|| self.values.iter().sum::<f64>() / self.values.len() as f64)
     }
+}
+
+/// PSNR and SSIM of a sample against the truth, where they are defined on its space; SSIM needs 11 pixels a side.
+///
+/// Images are clipped to [-1, 1]. A complex image is judged by its magnitude, clipped to the largest magnitude of the truth,
+/// which is the range.
+pub(crate) fn of_samples(space: &Space, x: &[f64], truth: &[f64]) -> (Option<f64>, Option<f64>) {
+    let Some([c, h, w]) = space.picture() else { return (None, None) };
+    if space.kind() != Kind::Complex {
+        return of_images(x, truth, [c, h, w]);
+    }
+    let plane = h * w;
+    let magnitude = |v: &[f64]| (0..plane).map(|i| v[i].hypot(v[plane + i])).collect::<Vec<_>>();
+    let (x, truth) = (magnitude(x), magnitude(truth));
+    let largest = truth.iter().copied().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    let image = |v: &[f64]| v.iter().map(|v| 2.0 * v / largest - 1.0).collect::<Vec<_>>();
+    of_images(&image(&x), &image(&truth), [1, h, w])
+}
+
+/// PSNR and SSIM of an image in [-1, 1], clipped to it.
+pub(crate) fn of_images(x: &[f64], truth: &[f64], shape: [usize; 3]) -> (Option<f64>, Option<f64>) {
+    if x.iter().any(|v| !v.is_finite()) {
+        return (None, None);
+    }
+    let unit = |v: &[f64]| v.iter().map(|v| (0.5 * v + 0.5).clamp(0.0, 1.0)).collect::<Vec<_>>();
+    let (x, truth) = (unit(x), unit(truth));
+    (psnr(&x, &truth, 1.0).ok(), ssim(&x, &truth, shape).ok())
 }
 
 /// FID of fewer images says nothing.

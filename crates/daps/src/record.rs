@@ -1,20 +1,21 @@
-//! What a run writes down on its way: the trace, snapshots of chains, and checkpoints from which it resumes to the same bits.
+//! A run in its directory: its configuration, its measurement, and checkpoints from which it resumes to the same bits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
-use candle_core::{DType, Tensor};
-use daps_core::real::{batched, to_f64};
-use daps_core::{Cost, Event, Likelihood, Samples, State};
-use rayon::prelude::*;
+use candle_core::Tensor;
+use daps_core::real::to_f64;
+use daps_core::{Cost, State};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::directory::{self, Entry};
-use crate::picture::{Snapshot, is_image};
+use crate::event::LevelDone;
+use crate::ledger::{Chains, Ledger};
+use crate::outcome::Outcome;
+use crate::picture::Snapshot;
 use crate::run::{Directory, Run};
-use crate::summary::{Outcome, Summary, quality};
+use crate::summary::Summary;
 use crate::{Error, Result, files, output};
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
@@ -22,10 +23,10 @@ const CHECKPOINT: &str = "checkpoint.safetensors";
 const CONFIG: &str = "config.toml";
 /// The last file of a run: where it is, the run is finished.
 const METRICS: &str = "metrics.json";
+/// The numbers of every level, a line each.
+const TRACE: &str = "trace.jsonl";
 /// What stands beside the measurement: a digest of the files that the run depends on.
 const INPUTS: &str = "inputs";
-/// Of so many measurements, the way of a chain is kept.
-const FOLLOWED: u64 = 16;
 
 /// Progress within the run, kept with a checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -41,45 +42,25 @@ struct Mark {
     snapshots: Vec<(u64, usize, f64, f64)>,
 }
 
-/// A run in its directory.
+/// A run's directory while it is open.
 pub(crate) struct Record<'a> {
     run: &'a Run,
     directory: &'a Directory,
     config: String,
-    batch: usize,
-    state: Option<State>,
-    done: Vec<Tensor>,
-    done_diverged: Vec<bool>,
-    cost: Cost,
-    trace: Vec<String>,
-    /// By measurement and level.
-    snapshots: BTreeMap<(u64, usize), Snapshot>,
     last: Instant,
     _lock: directory::Lock,
 }
 
 impl<'a> Record<'a> {
     /// Makes the directory, or goes on from what is in it.
-    pub fn open(run: &'a Run, directory: &'a Directory) -> Result<Self> {
-        let config = run.config.to_toml()?;
+    pub fn open(run: &'a Run, directory: &'a Directory) -> Result<(Self, Ledger)> {
+        let config = run.text()?;
         let path = &directory.path;
         let resume = Entry::Resume { work: "run", first: CONFIG };
         let lock = directory::enter(path, if directory.resume { resume } else { Entry::New })?;
-        let mut record = Self {
-            run,
-            directory,
-            config,
-            batch: 0,
-            state: None,
-            done: vec![],
-            done_diverged: vec![],
-            cost: Cost::default(),
-            trace: vec![],
-            snapshots: BTreeMap::new(),
-            last: Instant::now(),
-            _lock: lock,
-        };
-        let (measurement, inputs) = (path.join("measurement.safetensors"), run.inputs()?);
+        let record = Self { run, directory, config, last: Instant::now(), _lock: lock };
+        let measurement = path.join("measurement.safetensors");
+        let y = run.problem.likelihood.measurement()?;
         if directory.resume && path.join(CONFIG).exists() {
             let before = files::read_text(&path.join(CONFIG))?;
             if before != record.config {
@@ -92,21 +73,22 @@ impl<'a> Record<'a> {
                 return Err(Error::content(path, what));
             }
             if measurement.exists() {
-                record.check_inputs(&measurement, &inputs)?;
+                record.check_inputs(&measurement, y.as_ref())?;
             }
             if path.join(CHECKPOINT).exists() {
-                record.resume()?;
-                return Ok(record);
+                let ledger = record.resume()?;
+                return Ok((record, ledger));
             }
             if path.join(METRICS).exists() {
-                return Ok(record);
+                return Ok((record, Ledger::default()));
             }
         }
         files::write(&path.join(CONFIG), record.config.as_bytes())?;
-        let mut tensors = vec![("y", &run.y)];
+        let mut tensors: Vec<(&str, &Tensor)> = y.iter().map(|y| ("y", y)).collect();
         tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
-        files::write_tensors(&measurement, &tensors, HashMap::from([(INPUTS.into(), inputs)]))?;
-        Ok(record)
+        let about = HashMap::from([(INPUTS.into(), run.about.inputs.clone())]);
+        files::write_tensors(&measurement, &tensors, about)?;
+        Ok((record, Ledger::default()))
     }
 
     /// What the run found, where it is finished.
@@ -123,9 +105,9 @@ impl<'a> Record<'a> {
 
     /// Refuses to go on where files, measurement or truth are not what the run was started with. Older versions have written
     /// down the latter two alone; their runs go on without a look at the files.
-    fn check_inputs(&self, measurement: &Path, inputs: &str) -> Result<()> {
+    fn check_inputs(&self, measurement: &Path, y: Option<&Tensor>) -> Result<()> {
         let (tensors, text) = files::read_tensors(measurement)?;
-        if text.get(INPUTS).is_some_and(|before| before != inputs) {
+        if text.get(INPUTS).is_some_and(|before| *before != self.run.about.inputs) {
             let what = "its configuration names files (a mask, a kernel, a matrix or the prior's) that have changed since \
                         the run was started; choose another with --out";
             return Err(Error::content(&self.directory.path, what));
@@ -138,24 +120,14 @@ impl<'a> Record<'a> {
                 (before, now) => Ok(before.is_none() && now.is_none()),
             }
         };
-        if !same("y", Some(&self.run.y))? || !same("truth", self.run.truth.as_ref())? {
+        if !same("y", y)? || !same("truth", self.run.truth.as_ref())? {
             let what = "is not what the run's inputs give now; they have changed since it was started";
             return Err(Error::content(measurement, what));
         }
         Ok(())
     }
 
-    /// The first batch that is not done.
-    pub fn batch(&self) -> usize {
-        self.batch
-    }
-
-    /// Where that batch stands.
-    pub fn take_state(&mut self) -> Option<State> {
-        self.state.take()
-    }
-
-    fn resume(&mut self) -> Result<()> {
+    fn resume(&self) -> Result<Ledger> {
         let path = self.directory.path.join(CHECKPOINT);
         let (mut tensors, text) = files::read_tensors(&path)?;
         let mark = text.get("mark").ok_or_else(|| Error::content(&path, "not a checkpoint of a run"))?;
@@ -164,154 +136,91 @@ impl<'a> Record<'a> {
         if mark.config != self.config {
             return Err(Error::content(&path, "belongs to another configuration"));
         }
-        self.done.extend(tensors.remove("done"));
-        self.batch = mark.batch;
-        self.done_diverged = mark.done_diverged;
-        self.cost = Cost { nfe: mark.done_cost.0, operator_calls: mark.done_cost.1 };
+        let mut ledger = Ledger { batch: mark.batch, ..Ledger::default() };
+        ledger.cost = Cost { nfe: mark.done_cost.0, operator_calls: mark.done_cost.1 };
+        if let Some(x) = tensors.remove("done") {
+            let Some(rows) = self.run.rows.get(..x.dims()[0]).map(<[_]>::to_vec) else {
+                return Err(Error::content(&path, "has more samples than the run"));
+            };
+            let parameters = tensors.remove("parameters");
+            ledger.done.push(Chains { rows, x, diverged: mark.done_diverged, parameters });
+        }
         if let Some(x_t) = tensors.remove("x_t") {
             let cost = Cost { nfe: mark.cost.0, operator_calls: mark.cost.1 };
             let memory = (0..).map_while(|i| tensors.remove(&format!("memory.{i}"))).collect();
-            self.state = Some(State { level: mark.level, x_t, diverged: mark.diverged, cost, memory });
+            ledger.state = Some(State { level: mark.level, x_t, diverged: mark.diverged, cost, memory });
         }
         if let Some(images) = tensors.remove("snapshots") {
             for (k, (measurement, level, sigma, next)) in mark.snapshots.into_iter().enumerate() {
                 let three = images.get(k)?;
                 let image = |i: usize| -> Result<Vec<f64>> { Ok(to_f64(&three.get(i)?)?) };
                 let images = [image(0)?, image(1)?, image(2)?];
-                self.snapshots.insert((measurement, level), Snapshot { sigma: (sigma, next), images });
+                ledger.snapshots.insert((measurement, level), Snapshot { sigma: (sigma, next), images });
             }
         }
-        let kept = self.batch * self.run.method.levels() + mark.level;
-        let trace = files::read_text(&self.directory.path.join("trace.jsonl"))?;
-        self.trace = trace.lines().take(kept).map(str::to_owned).collect();
-        Ok(())
+        let kept = ledger.batch * self.run.method.levels() + mark.level;
+        let trace = self.directory.path.join(TRACE);
+        let read = |line: &str| {
+            serde_json::from_str::<LevelDone>(line)
+                .map_err(|e| Error::content(&trace, format!("damaged line: {e}")))
+        };
+        ledger.trace = files::read_text(&trace)?.lines().take(kept).map(read).collect::<Result<_>>()?;
+        Ok(ledger)
     }
 
-    /// Writes down a level of the batch with the given rows.
-    pub fn level(
-        &mut self,
-        rows: &[usize],
-        likelihood: &dyn Likelihood,
-        event: &Event,
-        stopping: bool,
-    ) -> Result<()> {
-        let Event::Level { step, x0_hat, x0_y, info, state } = event else { return Ok(()) };
-        let acceptance = info.acceptance.as_ref().map(|a| a.iter().sum::<f64>() / a.len() as f64);
-        let diverged = state.diverged.iter().filter(|d| **d).count();
-        let chi2 = self.run.chi2(likelihood, x0_y)?;
-        let mut line = json!({
-            "batch": self.batch, "level": step.index, "sigma": step.sigma, "acceptance": acceptance,
-            "diverged": diverged, "iterations": info.iterations,
-            "nfe": state.cost.nfe, "operator_calls": state.cost.operator_calls, "chi2": chi2,
-        });
-        if let (Some(truth), &[c, h, w]) = (&self.run.truth, &self.run.config.task.shape[..])
-            && is_image(&[c, h, w])
-        {
-            let (x, truth, d) = (to_f64(&self.run.values(x0_y)?)?, to_f64(truth)?, c * h * w);
-            let each = rows.par_iter().zip(x.par_chunks(d)).map(|(&row, x)| {
-                let measurement = self.run.rows[row].measurement as usize;
-                quality(x, &truth[measurement * d..(measurement + 1) * d], [c, h, w])
-            });
-            let (psnr, ssim): (Vec<_>, Vec<_>) = each.collect::<Vec<_>>().into_iter().unzip();
-            line["psnr"] = json!(psnr);
-            line["ssim"] = json!(ssim);
-        }
-        self.trace.push(line.to_string());
-        if is_image(&self.run.config.task.shape) && Snapshot::is_kept(step) {
-            for (i, row) in rows.iter().map(|&r| self.run.rows[r]).enumerate() {
-                if row.chain == 0 && row.measurement < FOLLOWED {
-                    // In f32, as a checkpoint keeps them.
-                    let image = |t: &Tensor| -> Result<Vec<f64>> {
-                        Ok(to_f64(&self.run.values(&t.get(i)?)?.to_dtype(DType::F32)?)?)
-                    };
-                    let images = [image(x0_hat)?, image(x0_y)?, image(&state.x_t)?];
-                    // Corrupted tokens do not grow.
-                    let next = if state.x_t.dtype() == DType::U8 { 0.0 } else { step.next };
-                    let snapshot = Snapshot { sigma: (step.sigma, next), images };
-                    self.snapshots.insert((row.measurement, step.index), snapshot);
-                }
-            }
-        }
+    /// Keeps the ledger where it is time for a checkpoint, or where the run stops here.
+    pub fn save(&mut self, ledger: &Ledger, state: Option<&State>, stopping: bool) -> Result<()> {
         if stopping || self.last.elapsed() >= self.directory.checkpoint_every {
-            self.checkpoint(Some(state))?;
+            self.checkpoint(ledger, state)?;
         }
         Ok(())
     }
 
-    fn checkpoint(&mut self, state: Option<&State>) -> Result<()> {
+    fn checkpoint(&mut self, ledger: &Ledger, state: Option<&State>) -> Result<()> {
         let path = &self.directory.path;
         // The trace first: a checkpoint never refers to lines that are not there.
-        files::write(&path.join("trace.jsonl"), (self.trace.join("\n") + "\n").as_bytes())?;
+        self.write_trace(ledger)?;
         let cost = state.map_or(Cost::default(), |s| s.cost);
+        let done = if ledger.done.is_empty() { None } else { Some(Chains::merged(&ledger.done)?) };
         let mark = Mark {
             config: self.config.clone(),
-            batch: self.batch,
+            batch: ledger.batch,
             level: state.map_or(0, |s| s.level),
             diverged: state.map_or(vec![], |s| s.diverged.clone()),
             cost: (cost.nfe, cost.operator_calls),
-            done_diverged: self.done_diverged.clone(),
-            done_cost: (self.cost.nfe, self.cost.operator_calls),
-            snapshots: self.snapshots.iter().map(|((m, l), s)| (*m, *l, s.sigma.0, s.sigma.1)).collect(),
+            done_diverged: done.as_ref().map_or(vec![], |d| d.diverged.clone()),
+            done_cost: (ledger.cost.nfe, ledger.cost.operator_calls),
+            snapshots: ledger.snapshots.iter().map(|((m, l), s)| (*m, *l, s.sigma.0, s.sigma.1)).collect(),
         };
         let mark = serde_json::to_string(&mark).map_err(|e| Error::content(path, e))?;
-        let done = if self.done.is_empty() { None } else { Some(Tensor::cat(&self.done, 0)?) };
-        let d: usize = self.run.config.task.shape.iter().product();
-        let images = self.snapshots.values().flat_map(|s| s.images.iter().flatten().map(|v| *v as f32));
-        let images =
-            Tensor::from_vec(images.collect(), (self.snapshots.len(), 3, d), &candle_core::Device::Cpu)?;
+        let images = ledger.snapshots.values().flat_map(|s| s.images.iter().flatten().map(|v| *v as f32));
+        let shape = (ledger.snapshots.len(), 3, self.run.space.size());
+        let images = Tensor::from_vec(images.collect(), shape, &candle_core::Device::Cpu)?;
         let mut tensors = vec![];
-        tensors.extend(done.as_ref().map(|d| ("done", d)));
+        tensors.extend(done.as_ref().map(|d| ("done", &d.x)));
+        tensors.extend(done.as_ref().and_then(|d| Some(("parameters", d.parameters.as_ref()?))));
         tensors.extend(state.map(|s| ("x_t", &s.x_t)));
         let names: Vec<String> =
             (0..state.map_or(0, |s| s.memory.len())).map(|i| format!("memory.{i}")).collect();
         tensors.extend(names.iter().map(String::as_str).zip(state.iter().flat_map(|s| &s.memory)));
-        tensors.extend((!self.snapshots.is_empty()).then_some(("snapshots", &images)));
+        tensors.extend((!ledger.snapshots.is_empty()).then_some(("snapshots", &images)));
         files::write_tensors(&path.join(CHECKPOINT), &tensors, HashMap::from([("mark".into(), mark)]))?;
         self.last = Instant::now();
         Ok(())
     }
 
-    /// Keeps the samples of a batch.
-    pub fn batch_done(&mut self, samples: Samples) -> Result<()> {
-        self.done.push(samples.x);
-        self.done_diverged.extend(samples.diverged);
-        self.cost = samples.cost;
-        self.batch += 1;
-        if self.done_diverged.len() < self.run.rows.len()
-            && self.last.elapsed() >= self.directory.checkpoint_every
-        {
-            self.checkpoint(None)?;
-        }
-        Ok(())
-    }
-
-    /// Keeps a batch all of whose chains diverged before the last level.
-    pub fn batch_lost(&mut self, rows: usize) -> Result<()> {
-        let levels = self.run.method.levels();
-        for level in self.trace.len() - self.batch * levels..levels {
-            self.trace.push(
-                json!({ "batch": self.batch, "level": level, "diverged": rows, "chi2": [] }).to_string(),
-            );
-        }
-        let dtype = self.run.denoiser("a chain that diverges")?.dtype();
-        let nothing =
-            Tensor::full(f32::NAN, batched(rows, &self.run.config.task.shape), &candle_core::Device::Cpu)?;
-        let cost = self.cost;
-        self.batch_done(Samples { x: nothing.to_dtype(dtype)?, diverged: vec![true; rows], cost })
-    }
-
-    /// Whether no chain is left.
-    pub fn all_diverged(&self) -> bool {
-        self.done_diverged.iter().all(|d| *d)
+    fn write_trace(&self, ledger: &Ledger) -> Result<()> {
+        let path = self.directory.path.join(TRACE);
+        let line = |level| serde_json::to_string(level).map_err(|e| Error::content(&path, e));
+        let lines = ledger.trace.iter().map(line).collect::<Result<Vec<_>>>()?;
+        files::write(&path, (lines.join("\n") + "\n").as_bytes())
     }
 
     /// Writes the results; `metrics.json` is the last of them, then the checkpoint goes.
-    pub fn finish(self) -> Result<Summary> {
+    pub fn finish(self, ledger: Ledger) -> Result<Summary> {
         let path = &self.directory.path;
-        files::write(&path.join("trace.jsonl"), (self.trace.join("\n") + "\n").as_bytes())?;
-        let samples = Tensor::cat(&self.done, 0)?;
-        let outcome =
-            Outcome::new(self.run, samples, self.done_diverged, self.cost, &self.trace, self.snapshots)?;
+        self.write_trace(&ledger)?;
+        let outcome = Outcome::new(self.run, ledger)?;
         output::write(self.run, &outcome, path)?;
         let metrics = serde_json::to_string_pretty(&outcome.summary).map_err(|e| Error::content(path, e))?;
         files::write(&path.join(METRICS), (metrics + "\n").as_bytes())?;

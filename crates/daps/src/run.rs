@@ -1,51 +1,68 @@
-//! A run: from a configuration to samples in a run directory, in batches, with checkpoints it can resume from.
+//! A run: a problem, a method and a seed, from which samples are drawn in memory or into a directory.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Tensor;
-use daps_core::real::pick;
-use daps_core::{
-    Denoiser, Event, Gaussian, Likelihood, LocalLikelihood, Method, Mismatch, Model, Noise, Operator, Row,
-    Task,
-};
+use daps_core::{Denoiser, Event, Method, Model, Noise, Operator, Row, Space, State, Task};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::inputs::by_content;
-use crate::measure::{Truths, measure, measured, only_visible};
-use crate::prior::Model as Prior;
-use crate::progress::Progress;
+use crate::event::{RunEvent, RunObserver};
+use crate::ledger::Ledger;
+use crate::outcome::Outcome;
+use crate::posterior::Posterior;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Error, Result, files, prior, task, tokens};
+use crate::{Error, Result, tokens};
 
 /// Chains of a run: their samples are in memory at its end.
 const MOST_CHAINS: usize = 100_000;
 
-/// A problem that is ready to run.
+/// A problem that is ready to run. `Run::of` makes one from parts, `Run::new` from a configuration.
 pub struct Run {
-    pub(crate) config: RunConfig,
-    pub(crate) model: Model,
+    /// The prior, and the likelihood of all measurements.
+    pub(crate) problem: Task,
+    /// What samples are.
+    pub(crate) space: Space,
+    /// The prior, where it is a closed form.
     pub(crate) analytic: Option<Arc<dyn Analytic>>,
     pub(crate) method: Arc<dyn Method>,
-    pub(crate) operator: Arc<dyn Operator>,
-    /// Measurements, `[n, output shape…]`.
-    pub(crate) y: Tensor,
-    pub(crate) likelihood: Arc<dyn Likelihood>,
     /// Pictures' values, of tokens too.
     pub(crate) truth: Option<Tensor>,
     /// What each measurement is called.
     pub(crate) names: Vec<String>,
     /// What each measurement's noise is addressed by.
     pub(crate) numbers: Vec<u64>,
+    pub(crate) seed: u64,
+    /// Chains of a measurement.
+    pub(crate) samples: usize,
+    /// Rows that run at once.
+    pub(crate) batch: usize,
     /// (measurement, chain) of every sample.
     pub(crate) rows: Vec<Row>,
-    /// What the prior's file says beside its tensors, as a digest.
-    about: String,
-    notes: Vec<String>,
+    pub(crate) about: About,
+}
+
+/// What a run is called, and what tells it from another one.
+#[derive(Default)]
+pub(crate) struct About {
+    /// The task for people.
+    pub title: String,
+    /// The prior for people.
+    pub prior: String,
+    /// The noise as a setting, where there is one.
+    pub noise: Option<String>,
+    /// The configuration that it was made from, with everything spelled out.
+    pub config: Option<RunConfig>,
+    /// What defines it, as `config.toml` in its directory keeps it; none where some part does not say what defines it.
+    pub text: Option<String>,
+    /// A digest of what it depends on beside that text and its measurement.
+    pub inputs: String,
+    /// What was done to the inputs, for people.
+    pub notes: Vec<String>,
 }
 
 /// How a run treats its directory.
@@ -60,177 +77,67 @@ pub struct Directory {
 }
 
 impl Run {
-    /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
-    pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
-        config.check()?;
-        check_chains(config.samples, config.task.measurements)?;
-        config.settle(base)?;
-        // What is wrong with the method is said before any weight is read.
-        let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
-        daps_methods::registry::build(&method, &settings, &config.task.operator)?;
-        daps_operators::registry::entry(&config.task.operator)?;
-        let model = prior::build(&mut config.prior, &config.task.shape, base)?;
-        Self::with(config, base, model, None)
-    }
-
-    /// The same with a prior that is built already, and with truths that are, where there are any.
-    pub(crate) fn with(
-        mut config: RunConfig,
-        base: &Path,
-        prior: Prior,
-        truths: Option<&Truths>,
-    ) -> Result<Self> {
-        let name = config.task.operator.clone();
-        let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
-        let method = daps_methods::registry::build(&method_name, &settings, &name)?;
-        let entry = daps_operators::registry::entry(&name)?;
-        let Prior { model, analytic, mut notes, about } = prior;
-        let shape = model.shape().to_vec();
-        let mut options = match model {
-            Model::Tokens(_) => task::discrete_options(&name),
-            Model::Denoiser(_) => toml::Table::new(),
-        };
-        options.extend(config.task.options);
-        let options = (entry.complete)(&options, &shape)?;
-        let operator = (entry.build)(&options, &shape, config.seed)?;
-        if matches!(model, Model::Tokens(_)) && operator.as_local().is_none() {
-            let what = daps_core::Error::missing("a prior over tokens", "a measurement of tokens", &name);
-            return Err(what.into());
-        }
-        (config.task.shape, config.task.options) = (shape, options);
-        config.method = daps_methods::registry::resolve(&method_name, &settings, &name)?;
-        config.method.insert("name".into(), method_name.into());
-        config.version = Some(env!("CARGO_PKG_VERSION").into());
-
-        let measured = match truths {
-            Some(truths) => measured(&config, &model, &*operator, truths.clone())?,
-            None => measure(&config, &model, analytic.as_deref(), &*operator, base)?,
-        };
-        notes.extend(measured.notes);
-        if let Some(what) = (entry.drawn)(&config.task.options)?.filter(|_| config.task.measurement.is_some())
-        {
-            let seed = config.seed;
-            notes.push(format!(
-                "{name}: {what} drawn from seed {seed}, as if the measurement had been made so here"
-            ));
-        }
-        let (y, beta) = (measured.y, config.task.noise);
-        let (y, likelihood): (_, Arc<dyn Likelihood>) = match &model {
-            Model::Denoiser(denoiser) => {
-                let y = only_visible(&y.to_dtype(denoiser.dtype())?, &*operator)?;
-                (y.clone(), Arc::new(Gaussian::new(operator.clone(), y, beta)?))
-            }
-            Model::Tokens(_) => {
-                let likelihood = Mismatch::new(operator.clone(), &y, beta)?;
-                (y, Arc::new(likelihood))
-            }
-        };
-        let (truth, names, numbers) = (measured.truth, measured.names, measured.numbers);
-        check_chains(config.samples, names.len())?;
-        let rows = rows(names.len(), config.samples);
-        let run = Self {
-            config,
-            model,
-            analytic,
-            method,
-            operator,
-            y,
-            likelihood,
-            truth,
-            names,
-            numbers,
-            rows,
-            about,
-            notes,
-        };
-        run.method.check(&run.task(&[0])?)?;
-        Ok(run)
-    }
-
     /// What was done to the inputs, for people.
     #[must_use]
     pub fn notes(&self) -> &[String] {
-        &self.notes
+        &self.about.notes
     }
 
-    /// The configuration with everything spelled out.
+    /// The prior for people.
     #[must_use]
-    pub fn config(&self) -> &RunConfig {
-        &self.config
+    pub fn prior(&self) -> &str {
+        &self.about.prior
     }
 
-    /// A digest of what the run depends on beside its configuration's text and its measurement: what is in the files that the
-    /// operator's and the prior's settings name.
-    pub(crate) fn inputs(&self) -> Result<String> {
-        let (options, prior) = (by_content(&self.config.task.options)?, by_content(&self.config.prior)?);
-        Ok(files::sha256(format!("{options}\n{prior}\n{}\n", self.about)))
+    /// The configuration with everything spelled out, where the run was made from one.
+    #[must_use]
+    pub fn config(&self) -> Option<&RunConfig> {
+        self.about.config.as_ref()
+    }
+
+    /// The configuration of a run that was made from one.
+    pub(crate) fn resolved(&self) -> Result<&RunConfig> {
+        self.config().ok_or_else(|| Error::Config("expected a run that was made from a configuration".into()))
+    }
+
+    /// The operator that measured, where the likelihood has one.
+    pub(crate) fn operator(&self) -> Option<&Arc<dyn Operator>> {
+        self.problem.likelihood.measured_by()
+    }
+
+    /// Whether several samples explain a measurement equally well.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.operator().is_some_and(|operator| crate::task::is_ambiguous(operator.name()))
     }
 
     /// The task of some rows.
     pub(crate) fn task(&self, rows: &[usize]) -> Result<Task> {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
-        let likelihood = self.likelihood.select(&measurements)?;
-        Ok(match &self.model {
-            Model::Denoiser(model) => Task::new(model.clone(), likelihood)?,
-            Model::Tokens(model) => Task::discrete(model.clone(), likelihood)?,
-        })
+        let likelihood = self.problem.likelihood.select(&measurements)?;
+        Ok(Task { likelihood, ..self.problem.clone() })
     }
 
     /// The denoiser that `who` needs.
     pub(crate) fn denoiser(&self, who: &str) -> Result<&Arc<dyn Denoiser>> {
-        match &self.model {
-            Model::Denoiser(model) => Ok(model),
-            Model::Tokens(_) => {
-                Err(daps_core::Error::missing(who, "a denoiser", "a prior over tokens").into())
-            }
-        }
-    }
-
-    /// Whether samples are tokens.
-    pub(crate) fn is_discrete(&self) -> bool {
-        matches!(self.model, Model::Tokens(_))
+        Ok(self.problem.denoiser(who)?)
     }
 
     /// Samples as pictures' values, from -1 to 1.
     pub(crate) fn values(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.model {
-            Model::Denoiser(_) => Ok(x.clone()),
-            Model::Tokens(model) => tokens::values(x, model.corruption().symbols()),
-        }
+        self.space.symbols().map_or_else(|| Ok(x.clone()), |symbols| tokens::values(x, symbols))
     }
 
     /// Pictures' values as samples.
     pub(crate) fn tokens(&self, values: &Tensor) -> Result<Tensor> {
-        match &self.model {
-            Model::Denoiser(_) => Ok(values.clone()),
-            Model::Tokens(model) => Ok(tokens::tokens(values, model.corruption().symbols())?.0),
-        }
-    }
-
-    /// ‖A(x) - y‖²/(m β²) of every row, where m numbers were measured; of tokens, each wrong one counts 1.
-    pub(crate) fn chi2(&self, likelihood: &dyn Likelihood, x: &Tensor) -> Result<Vec<f64>> {
-        let (m, factor) = match (likelihood.as_gaussian(), likelihood.as_local()) {
-            (Some(gaussian), _) => (gaussian.measured(), -2.0),
-            // Of this likelihood's own rows, which are some of the run's.
-            (None, Some(local)) => ((0..x.dims()[0]).map(|row| tokens_seen(local, row)).collect(), -1.0),
-            (None, None) => (vec![self.measured(0)], -1.0),
-        };
-        let each = likelihood.log_prob(x)?.into_iter().enumerate();
-        Ok(each.map(|(row, l)| factor * l / pick(&m, row).max(1) as f64).collect())
-    }
-
-    /// How many numbers or tokens of a measurement say something of x.
-    pub(crate) fn measured(&self, measurement: usize) -> usize {
-        match (self.likelihood.as_gaussian(), self.likelihood.as_local()) {
-            (Some(gaussian), _) => pick(&gaussian.measured(), measurement),
-            (None, Some(local)) => tokens_seen(local, measurement),
-            (None, None) => self.operator.output_shape().iter().product(),
+        match self.space.symbols() {
+            Some(symbols) => Ok(tokens::tokens(values, symbols)?.0),
+            None => Ok(values.clone()),
         }
     }
 
     /// The noise of some rows.
     pub(crate) fn noise(&self, rows: &[usize]) -> Noise {
-        Noise::new(self.config.seed, rows.iter().map(|&r| self.address(self.rows[r])).collect())
+        Noise::new(self.seed, rows.iter().map(|&r| self.address(self.rows[r])).collect())
     }
 
     /// What a row's noise is addressed by.
@@ -238,33 +145,55 @@ impl Run {
         Row { measurement: self.numbers[row.measurement as usize], ..row }
     }
 
+    /// Draws all samples and keeps them in memory.
+    pub fn sample(&self, observer: &mut dyn RunObserver) -> Result<Posterior> {
+        let mut ledger = Ledger::default();
+        self.drive(&mut ledger, observer, &mut |_, _, _| Ok(()))?;
+        _ = observer.event(&RunEvent::End);
+        Posterior::new(self, Outcome::new(self, ledger)?)
+    }
+
     /// Runs to the end, or until asked to stop; then the directory holds a checkpoint. A finished run is only read back.
-    pub fn execute(&self, directory: &Directory, progress: &mut dyn Progress) -> Result<Summary> {
-        let mut record = Record::open(self, directory)?;
+    pub fn execute(&self, directory: &Directory, observer: &mut dyn RunObserver) -> Result<Summary> {
+        let (mut record, mut ledger) = Record::open(self, directory)?;
         if let Some(summary) = record.finished()? {
-            progress.note("already done; nothing is sampled again");
+            _ = observer.event(&RunEvent::Note { text: "already done; nothing is sampled again".into() });
             return Ok(summary);
         }
+        self.drive(&mut ledger, observer, &mut |ledger, state, now| record.save(ledger, state, now))?;
+        let summary = record.finish(ledger)?;
+        _ = observer.event(&RunEvent::End);
+        Ok(summary)
+    }
+
+    /// Runs the batches that a ledger lacks. `save` is told of every level and batch: the ledger, the state within a batch, and
+    /// whether the run stops here.
+    fn drive(&self, ledger: &mut Ledger, observer: &mut dyn RunObserver, save: &mut Save) -> Result<()> {
         let all: Vec<usize> = (0..self.rows.len()).collect();
-        let batches: Vec<&[usize]> = all.chunks(self.config.batch).collect();
-        progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
-        let (first, mut from) = (record.batch(), record.take_state());
-        progress.skip(first * self.method.levels());
-        let (mut lost, last) = (None, batches.len());
+        let batches: Vec<&[usize]> = all.chunks(self.batch).collect();
+        let (levels, of, first) = (self.method.levels(), batches.len(), ledger.batch);
+        let mut from = ledger.state.take();
+        let done = first * levels + from.as_ref().map_or(0, |state| state.level);
+        let stopped_at = |level: usize| Error::from(daps_core::Error::Cancelled { level, of: levels });
+        if observer.event(&self.begin(of * levels, done)).is_break() {
+            return Err(stopped_at(0));
+        }
+        let (mut lost, pictures) = (None, observer.wants_pictures());
         for rows in batches.into_iter().skip(first) {
             if let Some(state) = &from {
-                state.check(rows.len(), &self.config.task.shape, self.method.levels())?;
-                progress.skip(state.level);
+                state.check(rows.len(), self.space.shape(), levels)?;
             }
             let (noise, task) = (self.noise(rows), self.task(rows)?);
             let (mut failed, mut stopped) = (None, false);
             let mut watch = |event: &Event| {
-                let Event::Level { step, .. } = event else { return ControlFlow::Continue(()) };
-                let note = format!("level {} of {}, sigma {:.3}", step.index + 1, step.of, step.sigma);
-                let stop = progress.step(&note);
-                stopped |= stop.is_break();
-                match record.level(rows, &*task.likelihood, event, stop.is_break()) {
-                    Ok(()) => stop,
+                let Event::Level { state, .. } = event else { return ControlFlow::Continue(()) };
+                let told = ledger.level(self, rows, &*task.likelihood, event, pictures).and_then(|done| {
+                    stopped |= observer.event(&RunEvent::Level(done)).is_break();
+                    save(ledger, Some(state), stopped)
+                });
+                match told {
+                    Ok(()) if stopped => ControlFlow::Break(()),
+                    Ok(()) => ControlFlow::Continue(()),
                     Err(error) => {
                         failed = Some(error);
                         ControlFlow::Break(())
@@ -281,31 +210,43 @@ impl Run {
                     error @ (daps_core::Error::AllDiverged { .. } | daps_core::Error::NotConverged { .. }),
                 ) => {
                     lost = Some(error);
-                    record.batch_lost(rows.len())?;
+                    ledger.batch_lost(self, rows)?;
                 }
-                result => record.batch_done(result?)?,
+                result => ledger.batch_done(self, rows, result?),
+            }
+            stopped |= observer.event(&RunEvent::Batch { done: ledger.batch, of }).is_break();
+            if ledger.batch < of {
+                save(ledger, None, stopped)?;
             }
             // A method hears nothing after its last level, of which some have but one.
-            let of = self.method.levels();
-            if stopped && record.batch() < last {
-                return Err(daps_core::Error::Cancelled { level: of, of }.into());
+            if stopped && ledger.batch < of {
+                return Err(stopped_at(levels));
             }
         }
-        if let Some(error) = lost.filter(|_| record.all_diverged()) {
-            return Err(error.into());
+        match lost.filter(|_| ledger.all_diverged()) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
         }
-        progress.end();
-        record.finish()
+    }
+
+    fn begin(&self, levels: usize, done: usize) -> RunEvent {
+        RunEvent::Begin {
+            title: self.about.title.clone(),
+            prior: self.about.prior.clone(),
+            method: self.method.info().name.to_owned(),
+            measurements: self.names.clone(),
+            chains: self.samples,
+            levels,
+            done,
+        }
     }
 }
 
-/// How many measured tokens of a likelihood's row say something of x.
-fn tokens_seen(likelihood: &dyn LocalLikelihood, row: usize) -> usize {
-    (0..likelihood.outputs()).filter(|&k| !likelihood.sites_of(row, k).is_empty()).count()
-}
+/// Who keeps a ledger: given the state within a batch, and whether the run stops here.
+type Save<'a> = dyn FnMut(&Ledger, Option<&State>, bool) -> Result<()> + 'a;
 
 /// Refuses more chains than memory holds.
-fn check_chains(samples: usize, measurements: usize) -> Result<()> {
+pub(crate) fn check_chains(samples: usize, measurements: usize) -> Result<()> {
     if samples.saturating_mul(measurements) > MOST_CHAINS {
         return Err(Error::Config(format!(
             "samples: expected at most {MOST_CHAINS} over all measurements, got {measurements} x {samples}"
@@ -314,12 +255,20 @@ fn check_chains(samples: usize, measurements: usize) -> Result<()> {
     Ok(())
 }
 
-fn rows(measurements: usize, chains: usize) -> Vec<Row> {
+/// (measurement, chain) of every sample.
+pub(crate) fn rows(measurements: usize, chains: usize) -> Vec<Row> {
     (0..measurements as u64)
         .flat_map(|measurement| (0..chains as u64).map(move |chain| Row { measurement, chain }))
         .collect()
 }
 
+/// What a prior's samples are.
+pub(crate) fn space_of(model: &Model) -> Space {
+    match model {
+        Model::Denoiser(model) => model.space(),
+        Model::Tokens(model) => model.space(),
+    }
+}
 #[cfg(test)]
 mod tests {
     use candle_core::Device;

@@ -6,12 +6,22 @@
 use candle_core::Tensor;
 
 use super::Corruption;
-use crate::{Approx, Result};
+use crate::{Approx, Result, Space};
 
 /// A network or a formula that gives p(x0_i | x_t).
 pub trait Categorical: Send + Sync {
     /// Shape of one sample.
     fn shape(&self) -> &[usize];
+
+    /// The space of its samples.
+    fn space(&self) -> Space {
+        Space::tokens(self.shape(), self.corruption().symbols())
+    }
+
+    /// A short text of what defines it, where it comes from no file: a run in a directory resumes only where it is the same.
+    fn fingerprint(&self) -> Option<String> {
+        None
+    }
 
     /// The chain that corrupts its samples.
     fn corruption(&self) -> &Corruption;

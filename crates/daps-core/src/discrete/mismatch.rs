@@ -6,7 +6,9 @@ use candle_core::{DType, Device, Tensor};
 
 use super::map_tokens;
 use crate::real::{batched, check_rows, with_slice};
-use crate::{Address, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, open01};
+use crate::{
+    Address, Discrepancy, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, Statistic, open01,
+};
 
 /// A measurement of tokens, some of which may be wrong.
 #[derive(Clone)]
@@ -82,6 +84,10 @@ impl Likelihood for Mismatch {
         self.operator.input_shape()
     }
 
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
     fn log_prob(&self, x: &Tensor) -> Result<Vec<f64>> {
         Ok(self.distance(x)?.into_iter().map(|d| -(d as f64) / self.beta.powi(2)).collect())
     }
@@ -97,6 +103,38 @@ impl Likelihood for Mismatch {
             rows: rows.len(),
             beta: self.beta,
         }))
+    }
+
+    fn measured_by(&self) -> Option<&Arc<dyn Operator>> {
+        Some(&self.operator)
+    }
+
+    fn measurement(&self) -> Result<Option<Tensor>> {
+        let shape = batched(self.rows, self.operator.output_shape());
+        Ok(Some(Tensor::from_slice(&self.y, shape, &Device::Cpu)?))
+    }
+
+    fn statistic(&self) -> Statistic {
+        Statistic::Missed
+    }
+
+    /// The share of the measured tokens that the sample misses.
+    fn discrepancy(&self, x: &Tensor) -> Result<Vec<Discrepancy>> {
+        let row = |(row, distance): (usize, usize)| {
+            let seen = match self.local() {
+                Some(local) => {
+                    (0..self.outputs()).filter(|&k| !local.sites_of(row, k).is_empty()).count()
+                }
+                None => self.outputs(),
+            };
+            let value = distance as f64 / seen.max(1) as f64;
+            Discrepancy { value, deviation: f64::NAN, error: value.sqrt() }
+        };
+        Ok(self.distance(x)?.into_iter().enumerate().map(row).collect())
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        Some(format!("mismatch, beta {}, {}", self.beta, self.operator.fingerprint()?))
     }
 
     fn as_local(&self) -> Option<&dyn LocalLikelihood> {

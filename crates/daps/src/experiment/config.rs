@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use daps_core::NoiseModel;
 use daps_priors::training::Fit;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -127,7 +128,7 @@ pub struct ExperimentTask {
     pub operator: String,
     /// Standard deviation of the measurement's noise.
     #[serde(default = "default_noise")]
-    pub noise: f64,
+    pub noise: NoiseModel,
     /// Chains of a cell; absent: the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<usize>,
@@ -220,8 +221,8 @@ fn one() -> usize {
 fn default_batch() -> usize {
     16
 }
-fn default_noise() -> f64 {
-    task::NOISE
+fn default_noise() -> NoiseModel {
+    NoiseModel::Level(task::NOISE)
 }
 fn default_method() -> String {
     task::default_method(false).into()
@@ -330,7 +331,7 @@ impl ExperimentConfig {
             return refuse(format!("seeds: {} stands twice", seed.1));
         }
         for task in self.tasks() {
-            if !(task.noise.is_finite() && task.noise > 0.0) || task.samples == Some(0) {
+            if task.noise.check().is_err() || task.samples == Some(0) {
                 return refuse(format!("tasks: {} needs positive noise and samples", task.label));
             }
         }

@@ -14,8 +14,10 @@ use super::pictures::{self, half_turned};
 use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, pace, write};
 use crate::progress::Progress;
-use crate::summary::{Outcome, quality};
-use crate::{Result, Run, task};
+use crate::ledger::Ledger;
+use crate::outcome::Outcome;
+use crate::quality::of_images;
+use crate::{Result, Run};
 
 /// How far an experiment came.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -57,7 +59,7 @@ impl Experiment {
             for &seed in &self.config.seeds {
                 let run = self.run(pair, seed, &[0])?;
                 let keys = self.keys(&run)?;
-                let (settings, chains) = (run.config.method.clone(), run.config.samples);
+                let (settings, chains) = (run.resolved()?.method.clone(), run.samples);
                 blocks.push(Block { pair, seed, keys, settings, chains });
             }
         }
@@ -258,10 +260,12 @@ impl Experiment {
         blank: impl Fn(usize) -> Cell,
         directory: &Path,
     ) -> Result<Vec<Cell>> {
-        let outcome = Outcome::new(run, samples.x, samples.diverged, samples.cost, &[], Default::default())?;
+        let (cost, mut ledger) = (samples.cost, Ledger::default());
+        ledger.batch_done(run, &(0..run.rows.len()).collect::<Vec<_>>(), samples);
+        let outcome = Outcome::new(run, ledger)?;
         let truth = run.truth.as_ref().map(to_f64).transpose()?.unwrap_or_default();
-        let (k, d) = (run.config.samples, run.config.task.shape.iter().product::<usize>());
-        let ambiguous = task::is_ambiguous(run.operator.name());
+        let (k, d) = (run.samples, run.space.size());
+        let ambiguous = run.is_ambiguous();
         let mut cells = Vec::new();
         for (i, (found, levels)) in outcome.summary.measurements.iter().zip(levels).enumerate() {
             let rows = i * k..(i + 1) * k;
@@ -272,7 +276,7 @@ impl Experiment {
             let mut cell = blank(i).found(found, turned, lpips, ambiguous);
             (cell.accuracy, cell.agreement) = judged.unzip();
             if cell.failure.is_none() {
-                (cell.nfe, cell.operator_calls) = (Some(samples.cost.nfe), Some(samples.cost.operator_calls));
+                (cell.nfe, cell.operator_calls) = (Some(cost.nfe), Some(cost.operator_calls));
                 cell.levels = levels;
             }
             self.keep_pictures(run, &outcome, i, &cell, directory)?;
@@ -328,9 +332,9 @@ fn unfit(pairs: &[Pair]) -> Vec<String> {
 
 /// PSNR of every chain or of its half turn, whichever is larger.
 fn turned(run: &Run, chains: &[f64], truth: &[f64]) -> Vec<Option<f64>> {
-    let &[c, h, w] = &run.config.task.shape[..] else { return vec![] };
+    let &[c, h, w] = run.space.shape() else { return vec![] };
     let larger = |x: &[f64]| {
-        let of = |x: &[f64]| quality(x, truth, [c, h, w]).0;
+        let of = |x: &[f64]| of_images(x, truth, [c, h, w]).0;
         of(x).into_iter().chain(of(&half_turned(x, h * w, |_| true))).reduce(f64::max)
     };
     chains.chunks(c * h * w).map(larger).collect()

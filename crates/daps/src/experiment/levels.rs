@@ -6,7 +6,7 @@ use daps_core::{Event, Likelihood, Step};
 
 use super::Experiment;
 use super::cell::{Cell, Level, mean};
-use crate::summary::quality;
+use crate::quality::of_samples;
 use crate::{Result, Run};
 
 /// LPIPS costs more than a level itself: about so many of them have it.
@@ -48,7 +48,7 @@ impl Experiment {
         let Event::Level { step, x0_hat, x0_y, state, .. } = event else { return Ok(()) };
         let judge = |x: &Tensor| self.judge(run, likelihood, x, &state.diverged, has_lpips_at(step));
         let (estimate, draw) = (judge(x0_hat)?, judge(x0_y)?);
-        let k = run.config.samples;
+        let k = run.samples;
         for (list, (estimate, draw)) in levels.iter_mut().zip(estimate.chunks(k).zip(draw.chunks(k))) {
             let over = |chains: &[Judged], of: fn(&Judged) -> Option<f64>| mean(chains.iter().map(of));
             list.push(Level {
@@ -73,19 +73,19 @@ impl Experiment {
         diverged: &[bool],
         has_lpips: bool,
     ) -> Result<Vec<Judged>> {
-        let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { return Ok(vec![]) };
-        let (truth, d, k) = (to_f64(truth)?, c * h * w, run.config.samples);
-        let (chi2, values) = (run.chi2(likelihood, x)?, to_f64(&run.values(x)?)?);
-        let mut judged = Vec::with_capacity(chi2.len());
+        let (&[_, _, _], Some(truth)) = (run.space.shape(), &run.truth) else { return Ok(vec![]) };
+        let (truth, d, k) = (to_f64(truth)?, run.space.size(), run.samples);
+        let (misfits, values) = (likelihood.discrepancy(x)?, to_f64(&run.values(x)?)?);
+        let mut judged = Vec::with_capacity(misfits.len());
         for (i, truth) in truth.chunks(d).enumerate() {
             let rows = i * k..(i + 1) * k;
             let lpips = if has_lpips { self.lpips(run, x, i, rows.clone())? } else { vec![] };
             let mut lpips = lpips.into_iter();
             for r in rows {
                 let one = Judged {
-                    psnr: quality(&values[r * d..(r + 1) * d], truth, [c, h, w]).0,
+                    psnr: of_samples(&run.space, &values[r * d..(r + 1) * d], truth).0,
                     lpips: lpips.next().flatten(),
-                    chi2: Some(chi2[r]).filter(|v| v.is_finite()),
+                    chi2: Some(misfits[r].value).filter(|v| v.is_finite()),
                 };
                 judged.push(if diverged[r] { Judged::default() } else { one });
             }

@@ -291,7 +291,7 @@ impl Experiment {
         let task = pair.task;
         let mut options = task.options.clone();
         settle(&mut options, &self.base)?;
-        let (shape, noise) = (self.model.model.shape().to_vec(), task.noise);
+        let (shape, noise) = (self.model.model.shape().to_vec(), task.noise.clone());
         let measured = TaskConfig { shape, noise, options, ..TaskConfig::new(&task.operator) };
         let config = RunConfig {
             seed,
@@ -305,7 +305,7 @@ impl Experiment {
 
     /// What the results of a run depend on, as one digest an image.
     fn keys(&self, run: &Run) -> Result<Vec<String>> {
-        let mut config = RunConfig { version: None, batch: 1, ..run.config().clone() };
+        let mut config = RunConfig { version: None, batch: 1, ..run.resolved()?.clone() };
         config.task.options = by_content(&config.task.options)?;
         config.prior = self.prior_by_content.clone();
         let beside = format!("numerics {NUMERICS}\nprior {}\n", self.model.about);

@@ -11,7 +11,8 @@ use super::Experiment;
 use super::cell::Cell;
 use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
-use crate::summary::Outcome;
+use crate::outcome::Outcome;
+use crate::output::shown_measurement;
 use crate::{Error, Result, Run, files, task};
 
 /// Chains of a cell that are shown.
@@ -69,11 +70,11 @@ impl Experiment {
         cell: &Cell,
         directory: &Path,
     ) -> Result<()> {
-        let &[c, h, w] = &run.config.task.shape[..] else { return Ok(()) };
+        let &[c, h, w] = run.space.shape() else { return Ok(()) };
         if cell.failure.is_some() {
             return Ok(());
         }
-        let (k, d) = (run.config.samples, c * h * w);
+        let (k, d) = (run.samples, c * h * w);
         let chain = |row: usize| picture::image(&outcome.values[row * d..(row + 1) * d], [c, h, w]);
         let image = self.images.truths.numbers.iter().position(|n| *n == run.numbers[i]);
         if image.is_some_and(|image| self.shows(image)) {
@@ -82,7 +83,7 @@ impl Experiment {
             if let Some(truth) = &run.truth {
                 row.push(picture::image(&to_f64(&truth.get(i)?)?, [c, h, w]));
             }
-            row.extend(picture::measurement(&to_f64(&run.values(&run.y.get(i)?)?)?, &*run.operator, i));
+            row.extend(shown_measurement(run, i)?);
             row.extend((i * k..(i + 1) * k).take(MOST_CHAINS).map(chain));
             canvas::write(&row_of(directory, cell), &in_a_row(&row, h.max(w)))?;
         }
@@ -111,12 +112,13 @@ pub(super) fn half_turns(experiment: &Experiment, directory: &Path) -> Result<Ve
         let Some(run) = pair.map(|p| experiment.run(p, experiment.config.seeds[0], &[0])).transpose()? else {
             continue;
         };
-        let (&[c, h, w], Some(truth)) = (&run.config.task.shape[..], &run.truth) else { continue };
+        let (&[c, h, w], Some(truth)) = (run.space.shape(), &run.truth) else { continue };
         let truth = to_f64(truth)?;
         let turned = |mask: usize| half_turned(&truth, h * w, |channel| mask >> channel & 1 == 1);
         let variants: Vec<Vec<f64>> = (0..1 << c).map(turned).collect();
         let batch = from_f64(variants.concat(), &[variants.len(), c, h, w], DType::F64)?;
-        let y = to_f64(&run.operator.apply(&batch)?)?;
+        let Some(operator) = run.operator() else { continue };
+        let y = to_f64(&operator.apply(&batch)?)?;
         let m = y.len() / variants.len();
         let apart = y.iter().enumerate().map(|(i, v)| (v - y[i % m]).abs()).fold(0.0, f64::max);
         let images: Vec<RgbImage> = variants.iter().map(|v| picture::image(v, [c, h, w])).collect();

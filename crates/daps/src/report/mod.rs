@@ -3,10 +3,11 @@
 mod chart;
 mod html;
 
+use crate::Result;
+use crate::outcome::{Curves, Outcome};
 use crate::output::Gallery;
 use crate::run::Run;
-use crate::summary::{Curves, Measurement, Outcome, Summary, misfit_title};
-use crate::{Result, task};
+use crate::summary::{Measurement, Summary};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
 pub use html::{Page, escape, figure, table};
@@ -30,11 +31,11 @@ pub fn number(value: Option<f64>, digits: usize) -> String {
 
 /// The whole page.
 pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Result<String> {
-    let (config, summary) = (&run.config, &outcome.summary);
-    let mut page = Page::new(task::title(&config.task.operator));
-    let prior = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
+    let (about, summary) = (&run.about, &outcome.summary);
+    let mut page = Page::new(&about.title);
+    let noise = about.noise.as_ref().map(|noise| format!("; noise {}", escape(noise))).unwrap_or_default();
     page.lead(&format!(
-        "{} samples of {} by <b>{}</b> with the prior <b>{}</b>; noise {}, {} denoiser calls a sample",
+        "{} samples of {} by <b>{}</b> with the prior <b>{}</b>{noise}; {} denoiser calls a sample",
         summary.samples,
         if run.names.len() == 1 {
             "one measurement".to_owned()
@@ -42,16 +43,15 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
             format!("{} measurements", run.names.len())
         },
         escape(run.method.info().name),
-        escape(prior.map_or("", |p| p.rsplit('/').next().unwrap_or(p))),
-        config.task.noise,
+        escape(&about.prior),
         summary.nfe,
     ));
     page.warnings(&summary.warnings);
     if run.names.len() > 1 {
-        page.section("All measurements", &overview(run, summary));
+        page.section("All measurements", &overview(summary));
     }
-    for ((gallery, found), curves) in galleries.iter().zip(&summary.measurements).zip(&outcome.curves) {
-        page.section(&escape(&found.name), &measurement(run, gallery, found, curves)?);
+    for (i, gallery) in galleries.iter().enumerate() {
+        page.section(&escape(&run.names[i]), &measurement(run, outcome, i, gallery)?);
     }
     if run.names.len() > galleries.len() {
         page.lead(&format!(
@@ -59,16 +59,13 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
             run.names.len() - galleries.len()
         ));
     }
-    page.details("Configuration", &format!("<pre>{}</pre>", escape(&config.to_toml()?)));
+    if let Some(text) = &about.text {
+        page.details("Configuration", &format!("<pre>{}</pre>", escape(text)));
+    }
     Ok(page.finish())
 }
 
-/// How far samples are from a measurement: χ² at its noise, or of tokens the share that is missed.
-fn misfit(run: &Run, chi2: f64) -> f64 {
-    if run.is_discrete() { chi2 * run.config.task.noise.powi(2) } else { chi2 }
-}
-
-fn overview(run: &Run, summary: &Summary) -> String {
+fn overview(summary: &Summary) -> String {
     let row = |m: &Measurement| {
         vec![
             escape(&m.name),
@@ -88,14 +85,17 @@ fn overview(run: &Run, summary: &Summary) -> String {
             "SSIM, samples",
             "PSNR, mean",
             "SSIM, mean",
-            misfit_title(run.is_discrete()),
+            summary.misfit_title(),
             "diversity",
         ],
         &rows,
     )
 }
 
-fn measurement(run: &Run, gallery: &Gallery, found: &Measurement, curves: &Curves) -> Result<String> {
+fn measurement(run: &Run, outcome: &Outcome, i: usize, gallery: &Gallery) -> Result<String> {
+    let (found, curves) = (&outcome.summary.measurements[i], &outcome.curves[i]);
+    let misfits: Vec<f64> =
+        outcome.misfits[i * run.samples..(i + 1) * run.samples].iter().map(|m| m.value).collect();
     let mut html = String::from("<div class=pictures>");
     let pictures = [
         ("truth".to_owned(), &gallery.truth),
@@ -119,18 +119,18 @@ fn measurement(run: &Run, gallery: &Gallery, found: &Measurement, curves: &Curve
         }
         html += "</div>";
     }
-    html += &numbers(run, found);
+    html += &numbers(run, found, &misfits);
     html += &charts(run, curves);
     if let Some(way) = &gallery.way {
-        html += "<h3>The way of chain 0</h3>";
+        html += "<h3>The trajectory of chain 0</h3>";
         let caption = "the estimate x̂0, the draw x0|y and the renoised x_t; σ above";
         html += &figure(caption, way, "wide")?;
     }
     Ok(html)
 }
 
-fn numbers(run: &Run, found: &Measurement) -> String {
-    let chains = 0..run.config.samples.min(MOST_SAMPLES);
+fn numbers(run: &Run, found: &Measurement, misfits: &[f64]) -> String {
+    let chains = 0..run.samples.min(MOST_SAMPLES);
     let list = |list: &Option<Vec<f64>>, k: usize, digits| number(list.as_ref().map(|l| l[k]), digits);
     let row = |k: usize| {
         let mark = if k == found.chosen { " ← chosen" } else { "" };
@@ -139,7 +139,7 @@ fn numbers(run: &Run, found: &Measurement) -> String {
             list(&found.psnr, k, 2),
             list(&found.ssim, k, 3),
             number(Some(found.error[k]), 4),
-            number(Some(misfit(run, (found.error[k] / run.config.task.noise).powi(2))), 3),
+            number(Some(misfits[k]), 3),
             list(&found.denoising_error, k, 4),
         ]
     };
@@ -158,30 +158,40 @@ fn numbers(run: &Run, found: &Measurement) -> String {
         "PSNR (dB)",
         "SSIM",
         "measurement error, RMS",
-        misfit_title(run.is_discrete()),
+        found.statistic.as_str(),
         "denoising error at σ = 0.5",
     ];
     if found.denoising_error.is_none() {
         heads.pop();
         rows.iter_mut().for_each(|r| _ = r.pop());
     }
-    let chi2 =
-        format!("{} per number ({} σ from 1)", number(Some(found.chi2), 3), number(Some(found.chi2_z), 1));
+    let chi2 = match found.chi2.is_finite() {
+        true => format!("{:.3} ({:.1} standard deviations from 1)", found.chi2, found.chi2_z),
+        false => dash(),
+    };
+    let spread = found.spread.map(|s| match run.space.scale().unit.is_empty() {
+        true => number(Some(s), 4),
+        false => format!("{} ({})", number(Some(s), 4), run.space.scale().words(s)),
+    });
+    let own = found.parameters.as_ref().map(|all| {
+        let (n, list) = (all.len().max(1) as f64, all.iter().filter_map(|p| p.first()));
+        let mean = list.clone().sum::<f64>() / n;
+        let spread = (list.map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)).sqrt();
+        format!("{mean:.4} ± {spread:.4}")
+    });
     let coverage = match (found.coverage, found.coverage_nominal) {
         (Some(share), Some(exact)) => format!("{share:.2} ({exact:.2} for exact samples)"),
         _ => dash(),
     };
     let notes = [
-        ("χ²", if run.is_discrete() { dash() } else { chi2 }),
+        (found.statistic.as_str(), chi2),
+        ("parameter of the likelihood, mean and deviation over chains", own.unwrap_or_else(dash)),
         ("diversity E‖s-s'‖²/E‖s-truth‖²", number(found.diversity, 2)),
-        ("standard deviation of the samples, RMS", number(found.spread, 4)),
+        ("standard deviation of the samples, RMS", spread.unwrap_or_else(dash)),
         ("true values between the smallest and the largest sample", coverage),
-        ("R̂ across chains", number(found.r_hat, 3)),
-        ("effective draws", number(found.effective, 0)),
     ];
     let notes = notes.iter().filter(|(_, v)| v != "–").map(|(k, v)| format!("<dt>{k}</dt><dd>{v}</dd>"));
-    let foot = "R̂ and effective draws are of χ² along the last half of the levels.";
-    format!("{}<dl>{}</dl><p class=foot>{foot}</p>", table(&heads, &rows), notes.collect::<String>())
+    format!("{}<dl>{}</dl>", table(&heads, &rows), notes.collect::<String>())
 }
 
 fn charts(run: &Run, curves: &Curves) -> String {
@@ -193,17 +203,20 @@ fn charts(run: &Run, curves: &Curves) -> String {
             .collect();
         Chart { title, x: "σ", lines: &lines, log, level }.svg()
     };
-    let missed = if run.is_discrete() {
-        let share = |list: &Vec<f64>| list.iter().map(|c| misfit(run, *c)).collect();
-        let missed: Vec<Vec<f64>> = curves.chi2.iter().map(share).collect();
-        chart("share of measured tokens that x0|y misses", &missed, false, None)
-    } else {
-        chart("measurement error of x0|y (χ² per number; 1 = the noise)", &curves.chi2, true, Some(1.0))
+    let statistic = run.problem.likelihood.statistic();
+    let misfit = match statistic.expected() {
+        Some(level) => chart(
+            &format!("{} of x0|y ({level} = the noise)", statistic.title()),
+            &curves.discrepancy,
+            true,
+            Some(level),
+        ),
+        None => chart("share of measured tokens that x0|y misses", &curves.discrepancy, false, None),
     };
     let all = [
         chart("PSNR of x0|y (dB)", &curves.psnr, false, None),
         chart("SSIM of x0|y", &curves.ssim, false, None),
-        missed,
+        misfit,
     ];
     format!(
         "<h3>Along the levels</h3><div class=charts>{}</div>",

@@ -1,0 +1,96 @@
+//! From a configuration to the parts of a run.
+
+use std::path::Path;
+
+use candle_core::DType;
+use daps_core::{Model, Task};
+
+use crate::config::RunConfig;
+use crate::inputs::by_content;
+use crate::measure::{Truths, measure, measured};
+use crate::prior::Model as Prior;
+use crate::run::{About, Run, check_chains, space_of};
+use crate::{Result, files, prior, task};
+
+impl Run {
+    /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
+    pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
+        config.check()?;
+        check_chains(config.samples, config.task.measurements)?;
+        config.settle(base)?;
+        // What is wrong with the method is said before any weight is read.
+        let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
+        daps_methods::registry::build(&method, &settings, &config.task.operator)?;
+        daps_operators::registry::entry(&config.task.operator)?;
+        let model = prior::build(&mut config.prior, &config.task.shape, base)?;
+        Self::with(config, base, model, None)
+    }
+
+    /// The same with a prior that is built already, and with truths that are, where there are any.
+    pub(crate) fn with(
+        mut config: RunConfig,
+        base: &Path,
+        prior: Prior,
+        truths: Option<&Truths>,
+    ) -> Result<Self> {
+        let name = config.task.operator.clone();
+        let Prior { model, analytic, mut notes, about } = prior;
+        let space = space_of(&model);
+        let (method_name, settings) = config.method(space.symbols().is_some())?;
+        let method = daps_methods::registry::build(&method_name, &settings, &name)?;
+        let entry = daps_operators::registry::entry(&name)?;
+        let mut options = match space.symbols() {
+            Some(_) => task::discrete_options(&name),
+            None => toml::Table::new(),
+        };
+        options.extend(config.task.options);
+        let options = (entry.complete)(&options, space.shape())?;
+        let operator = (entry.build)(&options, space.shape(), config.seed)?;
+        if space.symbols().is_some() && operator.as_local().is_none() {
+            let what = daps_core::Error::missing("a prior over tokens", "a measurement of tokens", &name);
+            return Err(what.into());
+        }
+        (config.task.shape, config.task.options) = (space.shape().to_vec(), options);
+        config.method = daps_methods::registry::resolve(&method_name, &settings, &name)?;
+        config.method.insert("name".into(), method_name.into());
+        config.version = Some(env!("CARGO_PKG_VERSION").into());
+
+        let measured = match truths {
+            Some(truths) => measured(&config, &space, &*operator, truths.clone())?,
+            None => measure(&config, &space, analytic.as_deref(), &*operator, base)?,
+        };
+        notes.extend(measured.notes);
+        if let Some(what) = (entry.drawn)(&config.task.options)?.filter(|_| config.task.measurement.is_some())
+        {
+            let seed = config.seed;
+            notes.push(format!(
+                "{name}: {what} drawn from seed {seed}, as if the measurement had been made so here"
+            ));
+        }
+        let (y, noise) = (measured.y, &config.task.noise);
+        let dtype = match &model {
+            Model::Denoiser(denoiser) => denoiser.dtype(),
+            Model::Tokens(_) => DType::U8,
+        };
+        let likelihood = noise.likelihood(operator, &y, &space, dtype)?;
+        let options = by_content(&config.task.options)?;
+        let inputs = files::sha256(format!("{options}\n{}\n{about}\n", by_content(&config.prior)?));
+        let named = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
+        let about = About {
+            title: task::title(&name).to_owned(),
+            prior: named.map_or("", |p| p.rsplit('/').next().unwrap_or(p)).to_owned(),
+            noise: Some(noise.to_string()),
+            text: Some(config.to_toml()?),
+            inputs,
+            notes,
+            config: None,
+        };
+        let problem = Task { model, likelihood };
+        let parts = Self::of(problem).method(method).chains(config.samples).batch(config.batch);
+        let parts = measured.names.into_iter().fold(parts.seed(config.seed), |parts, name| parts.named(name));
+        let parts = measured.truth.into_iter().fold(parts, |parts, truth| parts.truth(truth));
+        let parts = analytic.into_iter().fold(parts, |parts, prior| parts.analytic(prior));
+        let about = About { config: Some(config), ..about };
+        parts.configured(measured.numbers, about).build()
+    }
+}
