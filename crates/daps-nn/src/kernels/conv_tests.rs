@@ -3,6 +3,7 @@
 use super::gather_conv::{self, Geometry};
 use super::winograd::{Finish, Grid};
 use super::winograd_conv::{self, Source, Target};
+use super::winograd_gradient;
 use super::winograd_weights::{self, Direction};
 use crate::simd::Isa;
 use crate::testing::{assert_close, normal};
@@ -86,7 +87,7 @@ impl Case {
         let grid = Grid { batch: g.batch, height: g.input.0, width: g.input.1 };
 
         let mut y = vec![f32::NAN; dy.len()];
-        let finish = Finish { bias: bias.as_ptr(), bias_stride: k, residual: residual.as_ptr(), scale: 0.7 };
+        let finish = Finish { bias: Some(&bias), bias_stride: k, residual: Some(&residual), scale: 0.7 };
         let mut targets = [Target { values: &mut y, channels: k, finish }];
         if winograd {
             let u = winograd_weights::transform(isa, w, k, c, Direction::Forward);
@@ -117,7 +118,7 @@ impl Case {
         assert_close(&db, &wide(&db_ref), tolerance);
 
         let dw = if winograd {
-            winograd_conv::weight_gradient(isa, grid, &sources, gradient)
+            winograd_gradient::weight_gradient(isa, grid, &sources, gradient)
         } else {
             gather_conv::weight_gradient(isa, g, &sources, gradient)
         };
@@ -222,7 +223,7 @@ fn threads_and_batch_change_no_bit() {
             winograd_conv::convolve(isa, grid, &[source], &u, &mut [target(&mut y)]);
             gather_conv::convolve(isa, batch, (&[source], (h, w)), &packed, (&mut [target(&mut z)], (h, w)));
             let g = Geometry { batch, ..case.g };
-            let dw = winograd_conv::weight_gradient(isa, grid, &[source], gradient);
+            let dw = winograd_gradient::weight_gradient(isa, grid, &[source], gradient);
             let dw_gather = gather_conv::weight_gradient(isa, &g, &[source], gradient);
             (y, z, dw, dw_gather)
         })

@@ -156,7 +156,7 @@ fn norm_and_attention_backward_agree_between_instruction_sets() {
         attention::backward_joint(isa, shape, (view(0), view(1), view(2)), saved, &mut joint);
         (dx.to_vec(), joint)
     };
-    let scalar = run(Isa::Scalar);
+    let scalar = run(Isa::SCALAR);
     let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>();
     for isa in Isa::available() {
         let other = run(isa);
