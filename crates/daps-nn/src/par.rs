@@ -3,29 +3,48 @@
 
 use crate::team;
 use rayon::prelude::*;
+use std::marker::PhantomData;
 
-/// A pointer that threads may share because each writes its own part.
+/// A slice that threads may write at once because each writes its own part. The slice stays borrowed as long as it lives.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared(*mut f32);
+pub(crate) struct Shared<'a> {
+    start: *mut f32,
+    len: usize,
+    slice: PhantomData<&'a mut [f32]>,
+}
 
-// SAFETY: the holder promises that no two threads write the same element (see each use).
-unsafe impl Send for Shared {}
+// SAFETY: safe code gets nothing but a pointer out of it; who uses the pointer promises that no two threads touch the same
+// element (see each use).
+unsafe impl Send for Shared<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Shared<'_> {}
 
-impl Shared {
-    pub(crate) fn new(slice: &mut [f32]) -> Self {
-        Self(slice.as_mut_ptr())
+impl<'a> Shared<'a> {
+    pub(crate) fn new(slice: &'a mut [f32]) -> Self {
+        Self { start: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
+    /// The first element.
     pub(crate) fn ptr(self) -> *mut f32 {
-        self.0
+        self.start
     }
+    /// The element at `index`, or the end.
+    ///
     /// # Safety
-    /// `start + len` must be inside the allocation, and no other thread may touch the range meanwhile.
+    /// `index` is at most the slice's length.
+    pub(crate) unsafe fn at(self, index: usize) -> *mut f32 {
+        debug_assert!(index <= self.len, "{index} of {}", self.len);
+        // SAFETY: the caller promises that it is inside the slice or its end.
+        unsafe { self.start.add(index) }
+    }
+    /// A part of the slice.
+    ///
+    /// # Safety
+    /// `start + len` is at most the slice's length, and nobody else touches the range while the part lives.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn slice<'a>(self, start: usize, len: usize) -> &'a mut [f32] {
-        // SAFETY: promised by the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+    pub(crate) unsafe fn slice(self, start: usize, len: usize) -> &'a mut [f32] {
+        debug_assert!(start + len <= self.len, "{start} + {len} of {}", self.len);
+        // SAFETY: the caller promises that the range is inside and its own; the borrow keeps the memory alive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Multi-head attention a block of queries at a time: memory grows with the tokens, not with their square.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 
 use super::gemm::{self, Product, TransposedProduct};
 use super::layer_norm::exp_row;
@@ -121,17 +121,18 @@ pub(crate) fn forward(isa: Isa, s: Shape, q: View, k: View, v: View) -> (Buffer,
         let mut denominators = [0f32; 64];
         for r in 0..rows {
             let mut stats = [0f32; 2];
-            // SAFETY: each row of scores has `t_k` floats.
-            unsafe { exp_row(isa, scores[r * s_stride..].as_mut_ptr(), t_k, s.scale(), &mut stats) };
+            let row = &mut scores[r * s_stride..][..t_k];
+            // SAFETY: the row has `t_k` floats.
+            unsafe { exp_row(isa, row.as_mut_ptr(), t_k, s.scale(), &mut stats) };
             denominators[r] = stats[1];
-            // SAFETY: these queries of this head belong to this job.
+            // SAFETY: `logs` has a number for every query of every head; this query of this head is this job's.
             let log = unsafe { logs_shared.slice(head * t_q + first + r, 1) };
             log[0] = stats[0] * s.scale() + stats[1].ln();
         }
         multiply(isa, (&scores, s_stride, rows), (values, t_k, dim), (&mut sums, o_stride));
         for r in 0..rows {
             let at = ((n * t_q + first + r) * s.heads + h) * dim;
-            // SAFETY: these queries of this head belong to this job.
+            // SAFETY: `out` has `dim` numbers for every query of every head; this query of this head is this job's.
             let to = unsafe { out_shared.slice(at, dim) };
             let factor = 1.0 / denominators[r];
             to.iter_mut().zip(&sums[r * o_stride..]).for_each(|(o, x)| *o = factor * x);
@@ -147,19 +148,20 @@ fn multiply(
     (b, inner, n): (&[f32], usize, usize),
     (c, ldc): (&mut [f32], usize),
 ) {
-    debug_assert!(a.len() >= (rows - 1) * lda + inner && c.len() >= (rows - 1) * ldc + round_up(n, isa.nr()));
-    // SAFETY: the shapes fit, as asserted.
-    unsafe {
-        let p = Product { a: a.as_ptr(), lda, rows, inner, b: b.as_ptr(), n, c: c.as_mut_ptr(), ldc };
-        gemm::product(isa, &p);
-    }
+    let columns = round_up(n, isa.nr());
+    assert!(rows > 0 && a.len() >= (rows - 1) * lda + inner, "A is too small");
+    assert!(b.len() >= inner * columns, "B is too small");
+    assert!(columns <= ldc && c.len() >= (rows - 1) * ldc + columns, "C is too small");
+    let p = Product { a: a.as_ptr(), lda, rows, inner, b: b.as_ptr(), n, c: c.as_mut_ptr(), ldc };
+    // SAFETY: the shapes fit, as asserted, and the borrow of C keeps it apart from A and B.
+    unsafe { gemm::product(isa, &p) };
 }
 
 simd_fn! {
     /// From scores and dP to P = exp(scale s - log) and dS = P (dP - dot) scale, in place.
     ///
     /// # Safety
-    /// Both rows cover `n` floats.
+    /// `score` and `dp` are valid for reads and writes of `n` floats each and do not overlap.
     unsafe fn score_gradient<S>(score: *mut f32, dp: *mut f32, n: usize, constants: (f32, f32, f32)) {
         let (scale, log, dot) = constants;
         let (factor, log, dot) = (S::splat(scale), S::splat(-log), S::splat(dot));
@@ -191,8 +193,12 @@ pub(crate) fn backward(
     saved: Saved,
     out: [&mut [f32]; 3],
 ) {
+    for (view, out) in [q, k, v].iter().zip(&out) {
+        check_places(s, &[view], out.len());
+    }
     let targets = out.map(Shared::new);
-    backward_into(isa, s, (q, k, v), saved, targets);
+    // SAFETY: just checked, and each gradient has its own slice.
+    unsafe { backward_into(isa, s, (q, k, v), saved, targets) };
 }
 
 /// As [`backward`], for the three gradients as parts of one buffer.
@@ -203,19 +209,48 @@ pub(crate) fn backward_joint(
     saved: Saved,
     out: &mut [f32],
 ) {
+    check_places(s, &[&q, &k, &v], out.len());
     let target = Shared::new(out);
-    backward_into(isa, s, (q, k, v), saved, [target; 3]);
+    // SAFETY: just checked, for all three views at once.
+    unsafe { backward_into(isa, s, (q, k, v), saved, [target; 3]) };
 }
 
-fn backward_into(isa: Isa, s: Shape, (q, k, v): (View, View, View), saved: Saved, targets: [Shared; 3]) {
+/// Asserts that the views, as places in one buffer of `len` floats, lie inside it and that no two heads share an element.
+fn check_places(s: Shape, views: &[&View], len: usize) {
+    let width = views.iter().map(|view| view.strides.token).max().unwrap_or(0);
+    let mut taken = vec![false; width];
+    for view in views {
+        let Strides { base, token, head, element } = view.strides;
+        assert!(token == width, "tokens of one buffer have one width");
+        assert!(s.batch * view.tokens * token <= len, "the tokens lie inside the buffer");
+        for place in (0..s.heads * s.dim).map(|i| base + i / s.dim * head + i % s.dim * element) {
+            assert!(place < token && !taken[place], "each element of a token has one place");
+            taken[place] = true;
+        }
+    }
+}
+
+/// # Safety
+/// Each target covers its view's places ([`check_places`]), and no two heads share one, also between targets.
+unsafe fn backward_into(
+    isa: Isa,
+    s: Shape,
+    (q, k, v): (View, View, View),
+    saved: Saved,
+    targets: [Shared; 3],
+) {
     par::for_each(s.batch * s.heads, |job| {
         let head = (job / s.heads, job % s.heads);
-        backward_head(isa, s, head, (q, k, v), saved, targets);
+        // SAFETY: the caller promises the places, and this head of this sample is this job's.
+        unsafe { backward_head(isa, s, head, (q, k, v), saved, targets) };
     });
 }
 
 /// One head of one sample: queries block by block, keys and values added up in a fixed order.
-fn backward_head(
+///
+/// # Safety
+/// Each target covers its view's places, and no other thread touches those of this head.
+unsafe fn backward_head(
     isa: Isa,
     s: Shape,
     head: (usize, usize),
@@ -247,12 +282,15 @@ fn backward_head(
             let dot: f64 =
                 (0..dim).map(|i| f64::from(saved.out[at + i]) * f64::from(saved.gradient[at + i])).sum();
             let log = saved.logs[(head.0 * s.heads + head.1) * t_q + first + r];
-            let (score, dp) = (scores[r * s_stride..].as_mut_ptr(), dp[r * s_stride..].as_mut_ptr());
-            // SAFETY: both rows have `t_k` floats.
-            unsafe { score_gradient(isa, score, dp, t_k, (s.scale(), log, dot as f32)) };
+            let (score, dp) = (&mut scores[r * s_stride..][..t_k], &mut dp[r * s_stride..][..t_k]);
+            // SAFETY: both rows have `t_k` floats, and the borrows keep them apart.
+            unsafe {
+                score_gradient(isa, score.as_mut_ptr(), dp.as_mut_ptr(), t_k, (s.scale(), log, dot as f32));
+            };
         }
         multiply(isa, (&dp, s_stride, rows), (&keys, t_k, dim), (&mut dq, d_stride));
-        write(&targets[0], &q, head, first, &dq[..rows * d_stride], (d_stride, dim));
+        // SAFETY: the caller promises the places of this head.
+        unsafe { write(targets[0], &q, head, first, &dq[..rows * d_stride], (d_stride, dim)) };
         for (a, b, c) in [(&dp, &queries, &mut dk), (&scores, &grads, &mut dv)] {
             let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
             let p = TransposedProduct {
@@ -267,17 +305,24 @@ fn backward_head(
                 ldc: padded,
                 accumulate: first > 0,
             };
-            // SAFETY: the buffers have these shapes.
+            // SAFETY: `a` has `rows` rows of `s_stride` >= `t_k` floats, `b` as many of `d_stride` >= `padded`, and `c`, a buffer of
+            // its own, has `t_k` of `padded`.
             unsafe { gemm::transposed_product(isa, &p) };
         }
     }
-    write(&targets[1], &k, head, 0, &dk, (padded, dim));
-    write(&targets[2], &v, head, 0, &dv, (padded, dim));
+    // SAFETY: the caller promises the places of this head.
+    unsafe {
+        write(targets[1], &k, head, 0, &dk[..t_k * padded], (padded, dim));
+        write(targets[2], &v, head, 0, &dv[..t_k * padded], (padded, dim));
+    }
 }
 
-/// Writes rows of one head's gradient to where the view has its tokens.
-fn write(
-    target: &Shared,
+/// Writes rows of one head's gradient to where the view has its tokens from `first` on.
+///
+/// # Safety
+/// The target covers the places of these tokens, and no other thread touches those of this head.
+unsafe fn write(
+    target: Shared,
     view: &View,
     (n, h): (usize, usize),
     first: usize,
@@ -287,8 +332,8 @@ fn write(
     for (i, row) in rows.chunks_exact(stride).enumerate() {
         let at = view.at(n, h, first + i);
         for (j, value) in row.iter().take(dim).enumerate() {
-            // SAFETY: this head's elements belong to this job, and lie inside a map like the view's.
-            unsafe { *target.ptr().add(at + j * view.strides.element) = *value };
+            // SAFETY: the caller promises this place.
+            unsafe { *target.at(at + j * view.strides.element) = *value };
         }
     }
 }

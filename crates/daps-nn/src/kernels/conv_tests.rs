@@ -3,6 +3,7 @@
 use super::gather_conv::{self, Geometry};
 use super::winograd::{Finish, Grid};
 use super::winograd_conv::{self, Source, Target};
+use super::winograd_gradient;
 use super::winograd_weights::{self, Direction};
 use crate::simd::Isa;
 use crate::testing::{assert_close, normal};
@@ -86,7 +87,7 @@ impl Case {
         let grid = Grid { batch: g.batch, height: g.input.0, width: g.input.1 };
 
         let mut y = vec![f32::NAN; dy.len()];
-        let finish = Finish { bias: bias.as_ptr(), bias_stride: k, residual: residual.as_ptr(), scale: 0.7 };
+        let finish = Finish { bias: Some(&bias), bias_stride: k, residual: Some(&residual), scale: 0.7 };
         let mut targets = [Target { values: &mut y, channels: k, finish }];
         if winograd {
             let u = winograd_weights::transform(isa, w, k, c, Direction::Forward);
@@ -117,7 +118,7 @@ impl Case {
         assert_close(&db, &wide(&db_ref), tolerance);
 
         let dw = if winograd {
-            winograd_conv::weight_gradient(isa, grid, &sources, gradient)
+            winograd_gradient::weight_gradient(isa, grid, &sources, gradient)
         } else {
             gather_conv::weight_gradient(isa, g, &sources, gradient)
         };
@@ -222,7 +223,7 @@ fn threads_and_batch_change_no_bit() {
             winograd_conv::convolve(isa, grid, &[source], &u, &mut [target(&mut y)]);
             gather_conv::convolve(isa, batch, (&[source], (h, w)), &packed, (&mut [target(&mut z)], (h, w)));
             let g = Geometry { batch, ..case.g };
-            let dw = winograd_conv::weight_gradient(isa, grid, &[source], gradient);
+            let dw = winograd_gradient::weight_gradient(isa, grid, &[source], gradient);
             let dw_gather = gather_conv::weight_gradient(isa, &g, &[source], gradient);
             (y, z, dw, dw_gather)
         })
@@ -255,5 +256,57 @@ fn many_tiles_with_large_weights_run_in_several_blocks_to_the_same_bits() {
     for sample in [0, 17, 34, 39] {
         let one = run(sample, 1);
         assert!(all[sample * one.len()..][..one.len()] == one, "sample {sample}");
+    }
+}
+
+/// Maps, biases and weights that are too short would be read or written beyond their end: refused before anything runs.
+#[test]
+fn what_is_too_short_is_refused() {
+    let refused = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+    let (h, w, c, k) = (9, 10, 13, 14);
+    let (g, grid) = (same(2, h, w), Grid { batch: 2, height: h, width: w });
+    let (x, dy) = (normal(2 * h * w * c, 1), normal(2 * h * w * k, 2));
+    let (weight, bias) = (normal(k * c * 9, 3), normal(2 * k, 4));
+    for isa in Isa::available() {
+        let u = winograd_weights::transform(isa, &weight, k, c, Direction::Forward);
+        let packed = gather_conv::pack_forward(isa, &g, &weight, k, c);
+        // By how much source, target, bias, residual and weights are too short.
+        let forward = |short: [usize; 5]| {
+            let cut = |values: &[f32], by: usize| values[..values.len() - by].to_vec();
+            let x = cut(&x, short[0]);
+            let (bias, residual) = (cut(&bias, short[2]), cut(&dy, short[3]));
+            let finish = Finish { bias: Some(&bias), bias_stride: k, residual: Some(&residual), scale: 1.0 };
+            let sources = [Source { values: &x, channels: c }];
+            let by_winograd = refused(&|| {
+                let mut y = cut(&dy, short[1]);
+                let mut target = [Target { values: &mut y, channels: k, finish }];
+                winograd_conv::convolve(isa, grid, &sources, &u[..u.len() - short[4]], &mut target);
+            });
+            let by_gathering = refused(&|| {
+                let mut y = cut(&dy, short[1]);
+                let mut target = [Target { values: &mut y, channels: k, finish }];
+                gather_conv::convolve(isa, 2, (&sources, (h, w)), &packed, (&mut target, (h, w)));
+            });
+            // Weights for gathering cannot be cut short from outside.
+            assert!(by_gathering == by_winograd || short[4] > 0, "{isa:?} {short:?}");
+            by_winograd
+        };
+        assert!(!forward([0; 5]), "{isa:?}");
+        for i in 0..5 {
+            assert!(forward(std::array::from_fn(|j| usize::from(i == j))), "{isa:?}, operand {i}");
+        }
+        // Weights that were packed for other channels.
+        let fewer = gather_conv::pack_forward(isa, &g, &weight, k, c - 1);
+        assert!(refused(&|| {
+            let mut y = dy.clone();
+            let mut target = [Target { values: &mut y, channels: k, finish: Finish::NONE }];
+            let sources = [Source { values: &x, channels: c }];
+            gather_conv::convolve(isa, 2, (&sources, (h, w)), &fewer, (&mut target, (h, w)));
+        }));
+        let gradient = |x: &[f32], dy: &[f32]| {
+            let (x, dy) = (Source { values: x, channels: c }, Source { values: dy, channels: k });
+            refused(&|| _ = winograd_gradient::weight_gradient(isa, grid, &[x], dy))
+        };
+        assert!(!gradient(&x, &dy) && gradient(&x[1..], &dy) && gradient(&x, &dy[1..]), "{isa:?}");
     }
 }

@@ -1,5 +1,5 @@
 //! Layout changes, sums, activations and resampling: loops bound by memory.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 
 use crate::buffer::Buffer;
 use crate::feature_map::Dims;
@@ -14,7 +14,7 @@ pub(crate) fn build(len: usize, chunk: usize, fill: impl Fn(usize, &mut [f32]) +
     let mut out = Buffer::take(len);
     let shared = Shared::new(&mut out);
     par::chunks(len, chunk, |start, end| {
-        // SAFETY: start..end belongs to this job.
+        // SAFETY: start..end is inside the buffer and belongs to this job.
         fill(start, unsafe { shared.slice(start, end - start) });
     });
     out
@@ -22,9 +22,10 @@ pub(crate) fn build(len: usize, chunk: usize, fill: impl Fn(usize, &mut [f32]) +
 
 /// sum += x
 pub(crate) fn add_assign(sum: &mut [f32], x: &[f32]) {
+    let len = x.len().min(sum.len());
     let shared = Shared::new(sum);
-    par::chunks(x.len().min(sum.len()), CHUNK, |start, end| {
-        // SAFETY: start..end belongs to this job.
+    par::chunks(len, CHUNK, |start, end| {
+        // SAFETY: start..end is inside the shorter of both and belongs to this job.
         let part = unsafe { shared.slice(start, end - start) };
         part.iter_mut().zip(&x[start..end]).for_each(|(s, x)| *s += x);
     });
@@ -54,8 +55,10 @@ pub(crate) fn product(x: &[f32], y: &[f32]) -> Buffer {
 }
 
 simd_fn! {
+    /// y <- silu(x)
+    ///
     /// # Safety
-    /// Both pointers cover `n` floats.
+    /// `x` is valid for reads and `y` for writes of `n` floats.
     unsafe fn silu_part<S>(x: *const f32, y: *mut f32, n: usize) {
         let mut i = 0;
         while i < n {
@@ -69,7 +72,7 @@ simd_fn! {
     /// g <- g silu'(x)
     ///
     /// # Safety
-    /// Both pointers cover `n` floats.
+    /// `x` is valid for reads and `g` for reads and writes of `n` floats; they do not overlap.
     unsafe fn silu_gradient_part<S>(x: *const f32, g: *mut f32, n: usize) {
         let mut i = 0;
         while i < n {
@@ -83,17 +86,19 @@ simd_fn! {
 /// x sigmoid(x)
 pub(crate) fn silu(isa: Isa, x: &[f32]) -> Buffer {
     build(x.len(), CHUNK, |start, out| {
-        // SAFETY: `out` is as long as the part of `x` that it stands for.
-        unsafe { silu_part(isa, x[start..].as_ptr(), out.as_mut_ptr(), out.len()) }
+        let x = &x[start..][..out.len()];
+        // SAFETY: both have as many floats.
+        unsafe { silu_part(isa, x.as_ptr(), out.as_mut_ptr(), out.len()) }
     })
 }
 
 /// Turns the gradient of `silu(x)` into that of `x`, in place.
 pub(crate) fn silu_gradient(isa: Isa, x: &[f32], gradient: &mut [f32]) {
+    assert_eq!(x.len(), gradient.len(), "a gradient is as long as its input");
     let shared = Shared::new(gradient);
     par::chunks(x.len(), CHUNK, |start, end| {
-        // SAFETY: start..end belongs to this job.
-        unsafe { silu_gradient_part(isa, x[start..].as_ptr(), shared.ptr().add(start), end - start) }
+        // SAFETY: start..end is inside both, and of the gradient belongs to this job.
+        unsafe { silu_gradient_part(isa, x.as_ptr().add(start), shared.at(start), end - start) }
     });
 }
 
@@ -107,7 +112,7 @@ pub(crate) fn nchw_to_nhwc(x: &[f32], d: Dims) -> Buffer {
     par::for_each(d.batch * blocks, |job| {
         let (n, start) = (job / blocks, job % blocks * block);
         let end = (start + block).min(pixels);
-        // SAFETY: these pixels of this sample belong to this job.
+        // SAFETY: these pixels of this sample are inside `out` and belong to this job.
         let part = unsafe { shared.slice((n * pixels + start) * c, (end - start) * c) };
         for channel in 0..c {
             let from = &x[(n * c + channel) * pixels + start..][..end - start];
@@ -129,7 +134,7 @@ pub(crate) fn nhwc_to_nchw(x: &[f32], d: Dims) -> Vec<f32> {
     par::for_each(d.batch * blocks, |job| {
         let (n, start) = (job / blocks, job % blocks * block);
         for channel in start..(start + block).min(c) {
-            // SAFETY: this channel of this sample belongs to this job.
+            // SAFETY: this channel of this sample is inside `out` and belongs to this job.
             let part = unsafe { shared.slice((n * c + channel) * pixels, pixels) };
             for (i, value) in part.iter_mut().enumerate() {
                 *value = x[(n * pixels + i) * c + channel];
@@ -200,7 +205,7 @@ simd_fn! {
     /// The sum of each column of a matrix.
     ///
     /// # Safety
-    /// `x` covers rows x columns floats, `out` columns.
+    /// `x` is valid for reads of `rows * columns` floats, `out` for writes of `columns`; they do not overlap.
     unsafe fn column_sums<S>(x: *const f32, rows: usize, columns: usize, out: *mut f32) {
         let mut i = 0;
         while i < columns {
@@ -229,7 +234,7 @@ pub(crate) fn channel_sums(isa: Isa, x: &[f32], d: Dims) -> Vec<f32> {
     let partial = build(d.batch * chunks * c, c, |at, out| {
         let (n, part) = (at / c / chunks, at / c % chunks);
         let rows = &x[(n * pixels + part * chunk) * c..(n * pixels + ((part + 1) * chunk).min(pixels)) * c];
-        // SAFETY: `rows` is whole pixels and `out` one of them.
+        // SAFETY: `rows` is whole pixels of `c` floats, and `out`, a buffer of its own, one of them.
         unsafe { column_sums(isa, rows.as_ptr(), rows.len() / c, c, out.as_mut_ptr()) }
     });
     let mut sums = vec![0f32; d.batch * c];

@@ -162,20 +162,33 @@ pub(crate) fn convolve(
     packed: &Packed,
     (targets, target_size): (&mut [Target], (usize, usize)),
 ) {
-    let c = sources.iter().map(|s| s.channels).sum();
+    let c: usize = sources.iter().map(|s| s.channels).sum();
+    let k: usize = targets.iter().map(|t| t.channels).sum();
+    sources.iter().for_each(|s| s.check(batch * source_size.0 * source_size.1));
+    targets.iter().for_each(|t| t.check(batch, target_size.0 * target_size.1));
     let outputs: Vec<(Shared, usize, Finish)> =
         targets.iter_mut().map(|t| (Shared::new(t.values), t.channels, t.finish)).collect();
     for (class, weights) in &packed.classes {
         let count = |size: usize, start: usize| size.saturating_sub(start).div_ceil(class.target_step);
         let size = (count(target_size.0, class.start.0), count(target_size.1, class.start.1));
         let pass = Pass { isa, class, sources, source_size, size, c, batch };
+        assert_eq!(weights.len(), pass.inner() * round_up(k, isa.nr()), "weights of these channels");
         if pass.pixels() > 0 {
-            run_pass(&pass, weights, &outputs, target_size);
+            // SAFETY: the maps and the weights were just checked, and the targets are borrowed mutably.
+            unsafe { run_pass(&pass, weights, &outputs, target_size) };
         }
     }
 }
 
-fn run_pass(pass: &Pass, weights: &[f32], outputs: &[(Shared, usize, Finish)], target_size: (usize, usize)) {
+/// # Safety
+/// Sources and outputs cover `batch` maps of their size, with what is added to them ([`Finish::check`]), and the weights are packed
+/// for the channels of both. The pixels of the class are inside `target_size`, and no other thread touches them.
+unsafe fn run_pass(
+    pass: &Pass,
+    weights: &[f32],
+    outputs: &[(Shared, usize, Finish)],
+    target_size: (usize, usize),
+) {
     let (isa, inner, pixels) = (pass.isa, pass.inner(), pass.pixels());
     let k: usize = outputs.iter().map(|o| o.1).sum();
     let nr = isa.nr();
@@ -202,18 +215,24 @@ fn run_pass(pass: &Pass, weights: &[f32], outputs: &[(Shared, usize, Finish)], t
             (rows_of_taps.as_ptr(), lda)
         };
         let mut sums = Buffer::take(rows * ldc);
-        // SAFETY: the rows, the panels from..to and `sums` have the shapes given here.
+        // SAFETY: A is `rows` gathered rows, or as many pixels of a source that covers its map; the weights have `inner` floats for each
+        // column of whole panels; a row of `sums`, this job's own, has room for the panels from..to.
         unsafe {
             let b = weights.as_ptr().add(from * inner);
             let n = to - from;
             gemm::product(isa, &Product { a, lda, rows, inner, b, n, c: sums.as_mut_ptr(), ldc });
         }
-        scatter(pass, &sums, ldc, (first, rows), (from, to), outputs, target_size);
+        // SAFETY: the caller promises the outputs; these channels of these pixels are this job's.
+        unsafe { scatter(pass, &sums, ldc, (first, rows), (from, to), outputs, target_size) };
     });
 }
 
 /// Writes the sums of output channels from..to to their pixels and finishes them.
-fn scatter(
+///
+/// # Safety
+/// The outputs cover maps of this size, with what is added to them. Pixels first..first + rows of the class are inside them, and
+/// no other thread touches these channels of theirs.
+unsafe fn scatter(
     pass: &Pass,
     sums: &[f32],
     ldc: usize,
@@ -232,10 +251,10 @@ fn scatter(
                 let x = column * pass.class.target_step + pass.class.start.1;
                 let at = ((sample * h + y) * w + x) * channels + low - offset;
                 let bias_at = sample * finish.bias_stride + low - offset;
-                // SAFETY: these channels of this pixel belong to this job, and the pointers cover the maps.
+                let sum = &sums[i * ldc + low - from..][..high - low];
+                // SAFETY: the caller promises these channels of this pixel, in the output and in what is added to it.
                 unsafe {
-                    let sum = sums.as_ptr().add(i * ldc + low - from);
-                    finish_row(pass.isa, sum, output.ptr(), (at, bias_at, high - low), finish);
+                    finish_row(pass.isa, sum.as_ptr(), output.ptr(), (at, bias_at, high - low), finish);
                 }
             }
         }
@@ -247,18 +266,20 @@ simd_fn! {
     /// out[at..] = (sum + bias[bias_at..] + residual[at..]) * scale for `n` channels.
     ///
     /// # Safety
-    /// All pointers that are not null cover their ranges.
+    /// With `place` = (at, bias_at, n): `sum` is valid for reads of `n` floats, `out` for writes of `n` floats from `at` on, and bias
+    /// and residual, if there are any, are long enough. Nothing overlaps `out`, and no other thread touches these floats of it.
     unsafe fn finish_row<S>(sum: *const f32, out: *mut f32, place: (usize, usize, usize), f: &Finish) {
         let (at, bias_at, n) = place;
+        let (bias, residual) = (f.bias_ptr(), f.residual_ptr());
         let mut i = 0;
         while i < n {
             let left = n - i;
             let mut y = S::load_up_to(sum.add(i), left);
-            if !f.bias.is_null() {
-                y = S::add(y, S::load_up_to(f.bias.add(bias_at + i), left));
+            if !bias.is_null() {
+                y = S::add(y, S::load_up_to(bias.add(bias_at + i), left));
             }
-            if !f.residual.is_null() {
-                y = S::add(y, S::load_up_to(f.residual.add(at + i), left));
+            if !residual.is_null() {
+                y = S::add(y, S::load_up_to(residual.add(at + i), left));
             }
             S::store_up_to(out.add(at + i), S::mul(y, S::splat(f.scale)), left);
             i += S::LANES;
@@ -284,7 +305,7 @@ pub(crate) fn weight_gradient(isa: Isa, g: &Geometry, sources: &[Source], gradie
         let (a, b) = scratch.split_at_mut(rows * a_stride);
         let (a, b, u) = (Shared::new(a), Shared::new(b), Shared::new(&mut sum));
         par::chunks(rows, 16, |start, end| {
-            // SAFETY: rows start..end belong to this job.
+            // SAFETY: `a` and `b` have room for `rows` rows; start..end of them are this job's.
             let (a, b) = unsafe {
                 (
                     a.slice(start * a_stride, (end - start) * a_stride),
@@ -299,17 +320,18 @@ pub(crate) fn weight_gradient(isa: Isa, g: &Geometry, sources: &[Source], gradie
         });
         let group = 32;
         par::chunks(inner, group, |start, end| {
-            // SAFETY: rows start..end of the sum belong to this job, and the blocks have its shape.
+            // SAFETY: `a` and `b`, which no job writes, have `rows` rows of at least `inner` and `k_padded` floats; `sum` has `inner` of
+            // `k_padded`, and start..end of them are this job's.
             unsafe {
                 let p = TransposedProduct {
-                    a: a.ptr().add(start),
+                    a: a.at(start),
                     lda: a_stride,
                     m: end - start,
                     inner: rows,
                     b: b.ptr(),
                     ldb: b_stride,
                     n: k_padded,
-                    c: u.ptr().add(start * k_padded),
+                    c: u.at(start * k_padded),
                     ldc: k_padded,
                     accumulate: first > 0,
                 };
@@ -326,7 +348,7 @@ fn to_oihw(sum: &[f32], (k, k_padded): (usize, usize), c: usize, area: usize) ->
     let mut out = vec![0f32; k * inner];
     let shared = Shared::new(&mut out);
     par::chunks(k, 8, |start, end| {
-        // SAFETY: output channels start..end belong to this job.
+        // SAFETY: `out` has `inner` floats for each output channel; start..end are this job's.
         let part = unsafe { shared.slice(start * inner, (end - start) * inner) };
         for (o, kernels) in part.chunks_exact_mut(inner).enumerate() {
             for (channel, taps) in kernels.chunks_exact_mut(area).enumerate() {

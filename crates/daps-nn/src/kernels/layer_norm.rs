@@ -1,5 +1,5 @@
 //! Normalisation over the channels of each pixel, and softmax over them.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 
 use crate::buffer::Buffer;
 use crate::kernels::elementwise::build;
@@ -41,7 +41,7 @@ pub(crate) fn backward(x: &[f32], weight: &[f32], g: &[f32], epsilon: f64) -> (B
     let (dx_shared, partial_shared) = (Shared::new(&mut dx), Shared::new(&mut partial));
     par::for_each(jobs, |job| {
         let (first, end) = (job * CHUNK, ((job + 1) * CHUNK).min(pixels));
-        // SAFETY: these pixels and this job's sums belong to this job.
+        // SAFETY: `dx` has all pixels, `partial` sums for every job; these pixels and these sums are this job's.
         let (dx, sums) = unsafe {
             (dx_shared.slice(first * c, (end - first) * c), partial_shared.slice(job * 2 * c, 2 * c))
         };
@@ -77,7 +77,7 @@ simd_fn! {
     /// Replaces a row by exp(scale (x - max)) and gives the largest element and the sum: `out` = [max, sum].
     ///
     /// # Safety
-    /// `row` covers `n` floats, n > 0.
+    /// `row` is valid for reads and writes of `n` floats.
     pub(crate) unsafe fn exp_row<S>(row: *mut f32, n: usize, scale: f32, out: &mut [f32; 2]) {
         let full = n / S::LANES * S::LANES;
         let mut largest = f32::NEG_INFINITY;

@@ -10,6 +10,7 @@ pub(crate) mod layer_norm;
 pub(crate) mod norm;
 pub(crate) mod winograd;
 pub(crate) mod winograd_conv;
+pub(crate) mod winograd_gradient;
 pub(crate) mod winograd_weights;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Moments are taken per channel about a shift (the sample's first pixel), in f32 within 256 pixels and in f64
 //! beyond, then combined per group in f64: a mean far from zero costs no digits.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 // Sums stay in registers only when the loop over them unrolls, which plain indices make sure of.
 #![allow(clippy::needless_range_loop)]
 
@@ -29,7 +29,8 @@ simd_fn! {
     /// Sums of x - shift and of its square per channel: out is [2][channels].
     ///
     /// # Safety
-    /// The pointers cover the rows.
+    /// `x` is valid for reads of `pixels * channels` floats, `shift` of `channels`; `out` is valid for writes of `2 * channels` and overlaps
+    /// neither.
     unsafe fn moments<S>(rows: &Rows, x: *const f32, shift: *const f32, out: *mut f32) {
         let c = rows.channels;
         let mut ch = 0;
@@ -64,7 +65,9 @@ simd_fn! {
     /// y = act(x a + b) per channel.
     ///
     /// # Safety
-    /// The pointers cover the rows; `y` points at the source's first channel in the concatenated map.
+    /// `x` is valid for reads of `pixels * channels` floats, `a` and `b` of `channels`. `y`, the source's first channel in the concatenated
+    /// map, is valid for writes of `channels` floats at each of `pixels` pixels, `stride` apart; nothing overlaps them, and no other
+    /// thread touches them.
     unsafe fn apply<S>(rows: &Rows, x: *const f32, a: *const f32, b: *const f32, y: *mut f32) {
         let c = rows.channels;
         for p in 0..rows.pixels {
@@ -86,7 +89,9 @@ simd_fn! {
     /// product with x - shift: out is [2][channels].
     ///
     /// # Safety
-    /// The pointers cover the rows; `g` points at the source's first channel in the concatenated map.
+    /// `x` is valid for reads of `pixels * channels` floats, each of `coefficients` of `channels`. `g`, the source's first channel in the
+    /// concatenated map, is valid for reads and writes of `channels` floats at each of `pixels` pixels, `stride` apart; `out` is valid
+    /// for writes of `2 * channels`. Nothing overlaps these two, and no other thread touches them.
     unsafe fn gradient_sums<S>(rows: &Rows, x: *const f32, coefficients: [*const f32; 3], g: *mut f32, out: *mut f32) {
         let [a, b, shift] = coefficients;
         let c = rows.channels;
@@ -118,7 +123,9 @@ simd_fn! {
     /// dx = g e + (x - shift) p + q per channel.
     ///
     /// # Safety
-    /// The pointers cover the rows; `g` points at the source's first channel in the concatenated map.
+    /// `x` is valid for reads of `pixels * channels` floats, each of `coefficients` of `channels`. `g`, the source's first channel in the
+    /// concatenated map, is valid for reads of `channels` floats at each of `pixels` pixels, `stride` apart. `dx` is valid for writes of
+    /// `pixels * channels`; nothing overlaps it, and no other thread touches it.
     unsafe fn gradient_apply<S>(rows: &Rows, x: *const f32, g: *const f32, coefficients: [*const f32; 4], dx: *mut f32) {
         let [e, p, q, shift] = coefficients;
         let c = rows.channels;
@@ -150,11 +157,18 @@ pub(crate) struct Affine {
     pub(crate) b: Vec<f32>,
 }
 
-/// Adds up two sums per channel over all pixels, in f64: [N][2][C] of the concatenated map.
+/// Asserts that the sources make up a map of these dimensions.
+fn check(d: Dims, sources: &[Source]) {
+    assert_eq!(sources.iter().map(|s| s.channels).sum::<usize>(), d.channels, "channels of the sources");
+    sources.iter().for_each(|s| s.check(d.batch * d.pixels()));
+}
+
+/// Adds up two sums per channel over all pixels, in f64: [N][2][C] of the concatenated map. `part(source, its first channel, sample,
+/// pixels, out)` gives those of one source over a few pixels, as [2][channels]; no two calls have the same pixels of a source.
 fn reduce(
     d: Dims,
     sources: &[Source],
-    part: impl Fn(&Source, usize, usize, (usize, usize), *mut f32) + Sync,
+    part: impl Fn(&Source, usize, usize, (usize, usize), &mut [f32]) + Sync,
 ) -> Vec<f64> {
     let (pixels, c) = (d.pixels(), d.channels);
     let chunks = pixels.div_ceil(CHUNK);
@@ -166,8 +180,8 @@ fn reduce(
         let shared = Shared::new(&mut partial);
         par::for_each(d.batch * chunks, |job| {
             let (n, first) = (job / chunks, job % chunks * CHUNK);
-            // SAFETY: the sums of this chunk belong to this job.
-            let out = unsafe { shared.ptr().add(job * width) };
+            // SAFETY: `partial` has `width` floats for every chunk, and this one is this job's.
+            let out = unsafe { shared.slice(job * width, width) };
             part(source, offset, n, (first, (first + CHUNK).min(pixels)), out);
         });
         for (job, row) in partial.chunks_exact(width).enumerate() {
@@ -183,12 +197,14 @@ fn reduce(
 
 /// Moments of every group of the concatenated sources.
 pub(crate) fn statistics(isa: Isa, d: Dims, sources: &[Source], groups: usize, epsilon: f64) -> Stats {
+    check(d, sources);
     let (pixels, c) = (d.pixels(), d.channels);
     let sums = reduce(d, sources, |source, _, n, (first, end), out| {
-        let sample = &source.values[n * pixels * source.channels..];
+        let sample = &source.values[n * pixels * source.channels..][..pixels * source.channels];
         let rows = Rows { pixels: end - first, channels: source.channels, stride: c, silu: false };
-        // SAFETY: the chunk lies inside the sample.
-        unsafe { moments(isa, &rows, sample[first * source.channels..].as_ptr(), sample.as_ptr(), out) }
+        let x = &sample[first * source.channels..end * source.channels];
+        // SAFETY: `x` is these pixels, the sample begins with one pixel, the shift, and `out` has two of them.
+        unsafe { moments(isa, &rows, x.as_ptr(), sample.as_ptr(), out.as_mut_ptr()) }
     });
     let shifts = shifts(d, sources);
     let per_group = c / groups;
@@ -225,7 +241,9 @@ fn shifts(d: Dims, sources: &[Source]) -> Vec<f32> {
 
 /// Normalises and activates.
 pub(crate) fn forward(isa: Isa, d: Dims, sources: &[Source], affine: &Affine, silu: bool) -> Buffer {
+    check(d, sources);
     let (pixels, c) = (d.pixels(), d.channels);
+    assert!(affine.a.len() >= d.batch * c && affine.b.len() >= d.batch * c, "coefficients of every channel");
     let mut out = Buffer::take(d.len());
     let shared = Shared::new(&mut out);
     let chunks = pixels.div_ceil(CHUNK);
@@ -235,12 +253,10 @@ pub(crate) fn forward(isa: Isa, d: Dims, sources: &[Source], affine: &Affine, si
         for source in sources {
             let rows = Rows { pixels: CHUNK.min(pixels - first), channels: source.channels, stride: c, silu };
             let pixel = n * pixels + first;
-            // SAFETY: these pixels belong to this job, and the coefficients cover the source's channels.
-            unsafe {
-                let (a, b) = (affine.a[n * c + offset..].as_ptr(), affine.b[n * c + offset..].as_ptr());
-                let x = source.values[pixel * source.channels..].as_ptr();
-                apply(isa, &rows, x, a, b, shared.ptr().add(pixel * c + offset));
-            }
+            let (a, b) = (&affine.a[n * c + offset..], &affine.b[n * c + offset..]);
+            let x = &source.values[pixel * source.channels..];
+            // SAFETY: sources and coefficients were checked, and `out` has the same pixels of `c` channels; these are this job's.
+            unsafe { apply(isa, &rows, x.as_ptr(), a.as_ptr(), b.as_ptr(), shared.at(pixel * c + offset)) };
             offset += source.channels;
         }
     });
@@ -262,17 +278,22 @@ pub(crate) fn backward_sums(
     (stats, affine, silu): (&Stats, &Affine, bool),
     gradient: &mut [f32],
 ) -> GradientSums {
+    check(d, sources);
     let (pixels, c) = (d.pixels(), d.channels);
+    assert!(affine.a.len() >= d.batch * c && affine.b.len() >= d.batch * c, "coefficients of every channel");
+    assert_eq!(gradient.len(), d.len(), "a gradient is as large as its map");
     let shifts = shifts(d, sources);
     let shared = Shared::new(gradient);
     let sums = reduce(d, sources, |source, offset, n, (first, end), out| {
         let rows = Rows { pixels: end - first, channels: source.channels, stride: c, silu };
         let (pixel, at) = (n * pixels + first, n * c + offset);
         let coefficients = [affine.a[at..].as_ptr(), affine.b[at..].as_ptr(), shifts[at..].as_ptr()];
-        // SAFETY: these pixels and channels of the gradient belong to this job.
+        let x = &source.values[pixel * source.channels..];
+        // SAFETY: sources, coefficients and gradient were checked; these pixels and channels of the gradient are this job's, and
+        // `out` has two numbers for each channel.
         unsafe {
-            let x = source.values[pixel * source.channels..].as_ptr();
-            gradient_sums(isa, &rows, x, coefficients, shared.ptr().add(pixel * c + offset), out);
+            let g = shared.at(pixel * c + offset);
+            gradient_sums(isa, &rows, x.as_ptr(), coefficients, g, out.as_mut_ptr());
         }
     });
     let per_group = c / stats.groups;
@@ -295,7 +316,9 @@ pub(crate) fn backward_input(
     (stats, sums, gain): (&Stats, &GradientSums, &[f64]),
     gradient: &[f32],
 ) -> Vec<Buffer> {
+    check(d, sources);
     let (pixels, c) = (d.pixels(), d.channels);
+    assert_eq!(gradient.len(), d.len(), "a gradient is as large as its map");
     let shifts = shifts(d, sources);
     let per_group = c / stats.groups;
     let count = (pixels * per_group) as f64;
@@ -324,11 +347,12 @@ pub(crate) fn backward_input(
                 Rows { pixels: CHUNK.min(pixels - first), channels: source.channels, stride: c, silu: false };
             let (pixel, at) = (n * pixels + first, n * c + offset);
             let coefficients = [e[at..].as_ptr(), p[at..].as_ptr(), q[at..].as_ptr(), shifts[at..].as_ptr()];
-            // SAFETY: these pixels belong to this job, and the coefficients cover the source's channels.
+            let (x, g) = (&source.values[pixel * source.channels..], &gradient[pixel * c + offset..]);
+            // SAFETY: sources and gradient were checked, the coefficients have a number for every channel of every sample, and `dx`
+            // is as large as its source; these pixels of it are this job's.
             unsafe {
-                let x = source.values[pixel * source.channels..].as_ptr();
-                let g = gradient[pixel * c + offset..].as_ptr();
-                gradient_apply(isa, &rows, x, g, coefficients, shared.ptr().add(pixel * source.channels));
+                let dx = shared.at(pixel * source.channels);
+                gradient_apply(isa, &rows, x.as_ptr(), g.as_ptr(), coefficients, dx);
             }
         });
         offset += source.channels;

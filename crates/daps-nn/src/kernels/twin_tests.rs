@@ -156,7 +156,7 @@ fn norm_and_attention_backward_agree_between_instruction_sets() {
         attention::backward_joint(isa, shape, (view(0), view(1), view(2)), saved, &mut joint);
         (dx.to_vec(), joint)
     };
-    let scalar = run(Isa::Scalar);
+    let scalar = run(Isa::SCALAR);
     let wide = |v: &[f32]| v.iter().map(|&v| f64::from(v)).collect::<Vec<f64>>();
     for isa in Isa::available() {
         let other = run(isa);
@@ -193,4 +193,53 @@ fn nan_is_never_hidden() {
             assert!(out.iter().all(|v| v.is_nan()), "{isa:?}");
         }
     }
+}
+
+/// Sizes and strides with which threads would leave a buffer or meet in one: refused before anything runs.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let refused = |run: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err();
+    let isa = Isa::active();
+    let (x, long) = (normal(60, 1), normal(61, 2));
+    assert!(refused(&|| elementwise::silu_gradient(isa, &long, &mut x.clone())));
+
+    let dims = Dims { batch: 2, height: 2, width: 3, channels: 5 };
+    let affine = |len: usize| Affine { a: vec![1.0; len], b: vec![0.0; len] };
+    let norm = |values: &[f32], channels: usize, coefficients: usize, gradient: &[f32]| {
+        let sources = [Source { values, channels }];
+        let forward = refused(&|| _ = norm::forward(isa, dims, &sources, &affine(coefficients), true));
+        let backward = refused(&|| {
+            let stats = norm::statistics(isa, dims, &[Source { values: &x, channels: 5 }], 5, 1e-5);
+            let affine = affine(coefficients);
+            norm::backward_sums(isa, dims, &sources, (&stats, &affine, true), &mut gradient.to_vec());
+        });
+        (forward, backward)
+    };
+    assert_eq!(norm(&x, 5, 10, &x), (false, false));
+    assert_eq!(norm(&x[1..], 5, 10, &x), (true, true));
+    assert_eq!(norm(&x[..48], 4, 10, &x), (true, true));
+    assert_eq!(norm(&x, 5, 9, &x), (true, true));
+    assert_eq!(norm(&x, 5, 10, &x[1..]), (false, true));
+
+    // Two heads of two dimensions, four tokens, queries, keys and values side by side.
+    let shape = Shape { batch: 1, heads: 2, dim: 2 };
+    let x = normal(48, 3);
+    let attention = |token: usize, head: usize, bases: [usize; 3], len: usize| {
+        let view = |which: usize| View {
+            values: &x,
+            strides: Strides { base: bases[which], token, head, element: 1 },
+            tokens: 4,
+        };
+        let (out, logs) = (normal(16, 4), normal(8, 5));
+        let saved = Saved { out: &out, logs: &logs, gradient: &out };
+        refused(&|| {
+            let mut joint = vec![0f32; len];
+            attention::backward_joint(isa, shape, (view(0), view(1), view(2)), saved, &mut joint);
+        })
+    };
+    assert!(!attention(12, 2, [0, 4, 8], 48) && !attention(12, 6, [0, 2, 4], 48));
+    assert!(attention(12, 2, [0, 4, 8], 47), "a buffer that is too short");
+    assert!(attention(12, 1, [0, 4, 8], 48), "heads that overlap");
+    assert!(attention(12, 2, [0, 2, 8], 48), "keys of one head among queries of another");
+    assert!(attention(8, 2, [0, 4, 8], 48), "values in the next token");
 }

@@ -9,6 +9,7 @@ use crate::kernels::elementwise;
 use crate::kernels::gather_conv::{self, Geometry, Packed};
 use crate::kernels::winograd::{Finish, Grid};
 use crate::kernels::winograd_conv::{self, Source, Target};
+use crate::kernels::winograd_gradient;
 use crate::kernels::winograd_weights::{self, Direction};
 use crate::simd::Isa;
 use crate::tape::{self, Grads, Wants};
@@ -175,7 +176,7 @@ impl Plan {
     fn weight_gradient(&self, sources: &[Source], gradient: &[f32]) -> Vec<f32> {
         let gradient = Source { values: gradient, channels: self.c_out };
         if self.winograd && self.c_in.min(self.c_out) >= WINOGRAD_CHANNELS {
-            winograd_conv::weight_gradient(self.isa, self.grid(), sources, gradient)
+            winograd_gradient::weight_gradient(self.isa, self.grid(), sources, gradient)
         } else {
             gather_conv::weight_gradient(self.isa, &self.geometry, sources, gradient)
         }
@@ -206,12 +207,8 @@ pub(super) fn run(call: &ConvCall, input: Dims, output: Dims) -> Result<FeatureM
     {
         let (bias, bias_stride) = joint_bias(call, output)?;
         let residual = call.residual.map(|r| r.data("convolution residual")).transpose()?;
-        let finish = Finish {
-            bias: bias.as_ptr(),
-            bias_stride,
-            residual: residual.map_or(std::ptr::null(), |r| r.as_ptr()),
-            scale: call.scale,
-        };
+        let finish =
+            Finish { bias: Some(&bias), bias_stride, residual: residual.map(|r| &r[..]), scale: call.scale };
         let target = Target { values: &mut values, channels: output.channels, finish };
         let sources = sources(&data, &channels);
         plan.with_forward_weights(call.conv, |weights| {

@@ -1,5 +1,5 @@
 //! The plain-Rust vector: eight lanes that the compiler may vectorise, and the twin of every other one.
-#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+#![allow(unsafe_code)]
 
 use super::Simd;
 
@@ -24,20 +24,24 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> [f32; 8] {
-        p.cast::<[f32; 8]>().read_unaligned()
+        // SAFETY: the caller promises 8 floats.
+        unsafe { p.cast::<[f32; 8]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: [f32; 8]) {
-        p.cast::<[f32; 8]>().write_unaligned(v);
+        // SAFETY: the caller promises 8 floats.
+        unsafe { p.cast::<[f32; 8]>().write_unaligned(v) };
     }
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> [f32; 8] {
-        std::array::from_fn(|i| if i < n { *p.add(i) } else { 0.0 })
+        // SAFETY: the caller promises `n` floats.
+        std::array::from_fn(|i| if i < n { unsafe { *p.add(i) } } else { 0.0 })
     }
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, v: [f32; 8], n: usize) {
         for (i, x) in v.iter().enumerate().take(n) {
-            *p.add(i) = *x;
+            // SAFETY: the caller promises `n` floats.
+            unsafe { *p.add(i) = *x };
         }
     }
     #[inline(always)]
