@@ -48,7 +48,7 @@ pub use likelihood::{Beta, Gaussian, Likelihood, LocalLikelihood, Smooth};
 pub use method::{Method, MethodInfo, Model, Need, Task, shrink_factor};
 pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
-pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};
+pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Shown, Spectral};
 pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread};
 pub use prior::{Estimated, Prior};
 pub use registers::with_faer;

@@ -10,8 +10,8 @@ use candle_core::{DType, Tensor};
 use daps_core::real::{combine, squared_distance};
 use daps_core::{Address, Noise, Purpose, Row, Sigma};
 
+use crate::Result;
 use crate::run::Run;
-use crate::{Result, task};
 
 /// Chains whose χ² lies this many of its standard deviations above the smallest one tie with it.
 const TIE: f64 = 3.0;
@@ -44,7 +44,7 @@ pub(crate) fn choose(
     let Some(best) = least(&whole, chi2) else {
         return Ok(Choice { chosen: 0, kept: vec![], denoising_error: None });
     };
-    if !task::is_ambiguous(run.operator.name()) {
+    if !run.operator.is_ambiguous() {
         return Ok(Choice { chosen: best, kept: whole, denoising_error: None });
     }
     let m = run.measured(run.rows[rows.start].measurement as usize) as f64;

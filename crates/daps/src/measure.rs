@@ -8,7 +8,7 @@ use daps_core::{Address, Mismatch, Model, Noise, Operator, Purpose, Row};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::{Error, Result, load, task, tokens};
+use crate::{Error, Result, load, tokens};
 
 /// Truths to be measured.
 #[derive(Clone)]
@@ -55,12 +55,12 @@ pub(crate) fn measure(
     if let Some(path) = &given.measurement {
         let path = base.join(path);
         let array = daps_files::is_array(&path);
-        if !array && path.exists() && !task::is_measured_as_picture(&given.operator) {
+        if !array && path.exists() && !operator.is_measured_as_picture() {
             let what =
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
-        let meaning = match (model, task::is_measured_as_picture(&given.operator)) {
+        let meaning = match (model, operator.is_measured_as_picture()) {
             (Model::Denoiser(_), true) if operator.output_shape().len() == 3 => {
                 load::Meaning::MeasuredPicture
             }

@@ -20,7 +20,7 @@ use crate::prior::Model as Prior;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Error, Result, files, prior, task, tokens};
+use crate::{Error, Result, files, prior, tokens};
 
 /// Chains of a run: their samples are in memory at its end.
 const MOST_CHAINS: usize = 100_000;
@@ -67,7 +67,7 @@ impl Run {
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
-        daps_methods::registry::build(&method, &settings, &config.task.operator)?;
+        daps_methods::registry::check(&method, &settings)?;
         daps_operators::registry::entry(&config.task.operator)?;
         let model = prior::build(&mut config.prior, &config.task.shape, base)?;
         Self::with(config, base, model, None)
@@ -82,12 +82,11 @@ impl Run {
     ) -> Result<Self> {
         let name = config.task.operator.clone();
         let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
-        let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
         let Prior { model, analytic, mut notes, about } = prior;
         let shape = model.shape().to_vec();
         let mut options = match model {
-            Model::Tokens(_) => task::discrete_options(&name),
+            Model::Tokens(_) => (entry.over_tokens)(),
             Model::Denoiser(_) => toml::Table::new(),
         };
         options.extend(config.task.options);
@@ -98,8 +97,6 @@ impl Run {
             return Err(what.into());
         }
         (config.task.shape, config.task.options) = (shape, options);
-        config.method = daps_methods::registry::resolve(&method_name, &settings, &name)?;
-        config.method.insert("name".into(), method_name.into());
         config.version = Some(env!("CARGO_PKG_VERSION").into());
 
         let measured = match truths {
@@ -125,6 +122,10 @@ impl Run {
                 (y, Arc::new(likelihood))
             }
         };
+        // Presets ask the likelihood.
+        let method = daps_methods::registry::build(&method_name, &settings, &*likelihood)?;
+        config.method = daps_methods::registry::resolve(&method_name, &settings, &*likelihood)?;
+        config.method.insert("name".into(), method_name.into());
         let (truth, names, numbers) = (measured.truth, measured.names, measured.numbers);
         check_chains(config.samples, names.len())?;
         let rows = rows(names.len(), config.samples);
@@ -247,7 +248,7 @@ impl Run {
         }
         let all: Vec<usize> = (0..self.rows.len()).collect();
         let batches: Vec<&[usize]> = all.chunks(self.config.batch).collect();
-        progress.begin(task::title(&self.config.task.operator), batches.len() * self.method.levels());
+        progress.begin(&self.operator.title(), batches.len() * self.method.levels());
         let (first, mut from) = (record.batch(), record.take_state());
         progress.skip(first * self.method.levels());
         let (mut lost, last) = (None, batches.len());

@@ -15,7 +15,7 @@ use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, pace, write};
 use crate::progress::Progress;
 use crate::summary::{Outcome, quality};
-use crate::{Result, Run, task};
+use crate::{Result, Run};
 
 /// How far an experiment came.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -261,7 +261,7 @@ impl Experiment {
         let outcome = Outcome::new(run, samples.x, samples.diverged, samples.cost, &[], Default::default())?;
         let truth = run.truth.as_ref().map(to_f64).transpose()?.unwrap_or_default();
         let (k, d) = (run.config.samples, run.config.task.shape.iter().product::<usize>());
-        let ambiguous = task::is_ambiguous(run.operator.name());
+        let ambiguous = run.operator.is_ambiguous();
         let mut cells = Vec::new();
         for (i, (found, levels)) in outcome.summary.measurements.iter().zip(levels).enumerate() {
             let rows = i * k..(i + 1) * k;

@@ -3,10 +3,10 @@
 mod chart;
 mod html;
 
+use crate::Result;
 use crate::output::Gallery;
 use crate::run::Run;
 use crate::summary::{Curves, Measurement, Outcome, Summary, misfit_title};
-use crate::{Result, task};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
 pub use html::{Page, escape, figure, table};
@@ -31,7 +31,7 @@ pub fn number(value: Option<f64>, digits: usize) -> String {
 /// The whole page.
 pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Result<String> {
     let (config, summary) = (&run.config, &outcome.summary);
-    let mut page = Page::new(task::title(&config.task.operator));
+    let mut page = Page::new(&run.operator.title());
     let prior = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
     page.lead(&format!(
         "{} samples of {} by <b>{}</b> with the prior <b>{}</b>; noise {}, {} denoiser calls a sample",
