@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let row = |r: &Row| {
         let m = &r.summary.measurements[0];
         vec![
-            r.task.title.to_owned(),
+            r.task.title().to_owned(),
             number(m.psnr.as_ref().map(|p| p[m.chosen]), 2),
             number(m.mean_psnr, 2),
             number(Some(m.misfit()), 3),

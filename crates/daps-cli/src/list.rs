@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
-use daps::methods::{BUDGETS, Budget, PRESETS, Preset, Scale, TASKS};
+use daps::methods::{BUDGETS, Budget, Facts, PRESETS, Preset, Scale, TASKS, TaskSettings};
 use daps::operators::registry::{Entry, OPERATORS};
 use daps::validate::gmm;
 use toml::Table;
@@ -92,19 +92,14 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     if let Some(o) = OPERATORS.iter().find(|o| o.name == name) {
         heading("operator", o.summary);
         say(&settings(o)?);
-        if TASKS.iter().any(|t| t.task == name) {
-            for kernel in ["langevin", "hmc"] {
-                let tuned = Preset::Paper.daps(name, None, kernel)?.kernel;
-                say(&format!("  {kernel} of the preset paper:\n{}", indent(&toml::to_string(&tuned)?)));
-            }
-        }
+        say(&steps(o)?);
     }
     if let Some(k) = KERNELS.iter().find(|k| k.name == name) {
         heading("kernel", k.summary);
         say(&format!("  default settings:\n{}", indent(&toml::to_string(&(k.default)())?)));
     }
     if let Some(m) = METHODS.iter().find(|m| m.name == name) {
-        let info = (m.build)(&m.example.parse()?, "super_resolution")?.info();
+        let info = (m.build)(&m.example.parse()?, &Facts::of_task("super_resolution")?)?.info();
         heading("method", info.summary);
         say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
         for p in m.parameters {
@@ -117,8 +112,8 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             say(&format!("  free parameter: {} = {}, {low} to {high}, {scale}", p.name, p.default));
         }
         if let Some(fit) = daps::fit::matrix()?.into_iter().find(|f| f.method == name) {
-            for refusal in fit.refusals.iter().flatten() {
-                say(&format!("  {refusal}"));
+            for line in unfit(&fit) {
+                say(&format!("  {line}"));
             }
         }
     }
@@ -136,8 +131,9 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     if let Some(p) = PRESETS.iter().find(|p| p.name == name) {
         heading("preset", p.summary);
-        let daps = p.preset.settings("super_resolution", None, None)?;
+        let daps = p.preset.settings_by(&Facts::of_task("super_resolution")?, None, None)?;
         say(&format!("  for super_resolution:\n{}", indent(&toml::to_string(&daps)?)));
+        say(&format!("  {}", beyond(p.preset)));
     }
     if let Some(b) = BUDGETS.iter().find(|b| b.name == name) {
         heading("budget", &budget(b));
@@ -151,6 +147,55 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let lists = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lists: Vec<String> = lists.map(|list| list.get_name().to_owned()).collect();
     anyhow::bail!("nothing is called '{name}'; see: daps list {}", lists.join("|"))
+}
+
+/// What a preset does with measurements beyond the example.
+fn beyond(preset: Preset) -> String {
+    if preset.is_ours() {
+        let exact = "exact draws where the operator is linear and the noise Gaussian";
+        return format!("{exact}; dynamics (kernel underdamped), with steps from the curvature, elsewhere");
+    }
+    let tuned: Vec<&str> =
+        TASKS.iter().flat_map(|t| std::iter::once(t.task).chain(t.also.iter().copied())).collect();
+    format!("tuned steps for {}; any other operator gets steps from its curvature", tuned.join(", "))
+}
+
+/// The steps that the preset paper takes with an operator.
+fn steps(operator: &Entry) -> anyhow::Result<String> {
+    let facts = daps::fit::facts(operator.name)?;
+    if !facts.is_smooth {
+        return Ok("  no derivative: kernels that follow a gradient do not fit".into());
+    }
+    let from = match TaskSettings::of(operator.name) {
+        Some(row) if row.task == operator.name => "tuned by its authors".to_owned(),
+        Some(row) => format!("those of {}", row.task),
+        None => "its steps follow from the operator's curvature".to_owned(),
+    };
+    let mut text = vec![];
+    for kernel in ["langevin", "hmc"] {
+        let kernel_settings = Preset::Paper.daps(&facts, None, kernel)?.kernel;
+        let settings = indent(&toml::to_string(&kernel_settings)?);
+        text.push(format!("  {kernel} of the preset paper ({from}):\n{settings}"));
+    }
+    Ok(text.join("\n"))
+}
+
+/// One line for everything that a method needs, with the operators that lack it.
+fn unfit(fit: &daps::fit::Fit) -> Vec<String> {
+    let mut lines: Vec<(&str, Vec<&str>)> = vec![];
+    for (operator, refusal) in OPERATORS.iter().zip(&fit.refusals) {
+        let Some(refusal) = refusal else { continue };
+        // "method needs something; who has none": who lacks it is said once for all of them.
+        let needs = refusal.split(';').next().unwrap_or(refusal);
+        match lines.iter_mut().find(|line| line.0 == needs) {
+            Some((_, operators)) => operators.push(operator.name),
+            None => lines.push((needs, vec![operator.name])),
+        }
+    }
+    lines
+        .into_iter()
+        .map(|(needs, operators)| format!("{needs}; does not fit {}", operators.join(", ")))
+        .collect()
 }
 
 /// The settings of an operator with their defaults, which may depend on the image's side; what has none is a file.

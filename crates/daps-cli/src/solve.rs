@@ -6,6 +6,7 @@ use anyhow::bail;
 use daps::core::NoiseModel;
 use daps::experiment::Tuned;
 use daps::methods::kernel::KERNELS;
+use daps::operators::{FileParameter, entry};
 use daps::{RunConfig, TaskConfig, bundled, prior, task};
 use toml::{Table, Value};
 
@@ -70,9 +71,6 @@ pub struct Args {
     options: Options,
 }
 
-/// The tasks that take a blur's kernel from a file. The linear ones then become `blur`, which is nothing but that.
-const BLURS: [&str; 4] = ["blur", "gaussian_blur", "motion_blur", "nonlinear_blur"];
-
 /// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Task options")]
@@ -126,39 +124,43 @@ impl Options {
         put("intensity", self.intensity.map(Value::from));
         put("oversample", self.oversample.map(Value::from));
         put("scale", self.scale.map(Value::from));
-        // Without a mask, a random one.
-        if operator == "inpaint" && self.mask.is_none() && !self.set.iter().any(|s| s.starts_with("mask=")) {
-            operator = "inpaint_random".into();
-        }
-        if let Some(mask) = &self.mask {
-            put("mask", Some(Value::from(absolute(mask)?.to_string_lossy().into_owned())));
-            if operator.starts_with("inpaint") {
-                operator = "inpaint".into();
-            }
-        }
-        if let Some(kernel) = self.kernel_file.as_deref().or(kernel) {
-            put("kernel", Some(Value::from(absolute(kernel)?.to_string_lossy().into_owned())));
-            if BLURS.contains(&operator.as_str()) && operator != "nonlinear_blur" {
-                operator = "blur".into();
-            }
+        let files = [("mask", self.mask.as_deref()), ("kernel", self.kernel_file.as_deref().or(kernel))];
+        for (parameter, file) in files {
+            let Some(file) = file else { continue };
+            put(parameter, Some(Value::from(absolute(file)?.to_string_lossy().into_owned())));
+            let other = entry(&operator)?.from_file.filter(|f| f.parameter == parameter);
+            operator = other.map_or(operator, |f| f.operator.into());
         }
         table.extend(settings(&self.set)?);
+        // Without a mask, a random one.
+        let needed = entry(&operator)?;
+        let is_missing = |f: &&FileParameter| f.required && !table.contains_key(f.name);
+        match (needed.files.iter().find(is_missing), needed.without_file) {
+            (Some(_), Some(drawing)) => operator = drawing.into(),
+            (Some(file), None) => bail!("{operator} needs {}: {}", flag(file.name), file.holds),
+            (None, _) => {}
+        }
         Ok((operator, table))
     }
 }
 
 /// Refuses to explain a measurement from elsewhere by a mask or a kernel that nobody measured with.
 fn not_drawn(operator: &str, options: &Table) -> anyhow::Result<()> {
-    let Some(what) = (daps::operators::entry(operator)?.drawn)(options)? else { return Ok(()) };
-    let give = match operator {
-        _ if operator.starts_with("inpaint") => "--mask FILE",
-        "motion_blur" | "nonlinear_blur" => "--kernel-file FILE",
-        "mri" => "--set maps=FILE and --set mask=FILE",
-        _ => "--set pairs=[[0,1],…]",
-    };
+    let entry = entry(operator)?;
+    let Some(what) = (entry.drawn)(options)? else { return Ok(()) };
     bail!(
-        "{operator} would draw {what} at random; give {give}, or the --seed with which this program made the measurement"
+        "{operator} would draw {what} at random; give {}, or the --seed with which this program made the measurement",
+        entry.supply
     )
+}
+
+/// The option that gives a file parameter of an operator.
+fn flag(parameter: &str) -> String {
+    match parameter {
+        "mask" => "--mask FILE".into(),
+        "kernel" => "--kernel-file FILE".into(),
+        other => format!("--set {other}=FILE"),
+    }
 }
 
 fn operator_name(task: &str) -> String {
@@ -218,7 +220,7 @@ impl Args {
     fn blur_kernel(&self) -> Option<&Path> {
         let text = self.kernel.as_deref()?;
         let path = Path::new(text);
-        let is_blur = BLURS.contains(&operator_name(&self.task).as_str());
+        let is_blur = entry(&operator_name(&self.task)).is_ok_and(|entry| entry.takes_file("kernel"));
         let is_name = KERNELS.iter().any(|k| k.name == text);
         (is_blur && !is_name && (path.extension().is_some() || path.is_file())).then_some(path)
     }

@@ -57,7 +57,7 @@ pub use noise::{Address, Noise, Purpose, Row, fill_normal, open01};
 pub use noise_model::{NOISE_MODELS, NoiseModel, NoiseModelInfo};
 pub use nuisance::{Nuisance, UnknownNoise};
 pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
-pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Spectral};
+pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Shown, Spectral};
 pub use pixel::{Center, Estimate, Pixel, ScoreAt, Spread};
 pub use poisson::{CountRate, Poisson};
 pub use prior::{Estimated, Prior};

@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Tensor};
 
+use crate::curvature::{self, DIFFERENCE, TURNS_WITHOUT_BOUND};
+use crate::operator::found_norm_squared;
 use crate::real::{batched, check_finite, check_rows, combine, dot_rows, map_rows, pick};
 use crate::{
     Address, Cosines, Differentiable, Discrepancy, Error, Noise, Nuisance, Operator, Purpose, Result, Row,
@@ -105,12 +107,22 @@ pub trait Smooth: Likelihood {
     fn value_and_gradient(&self, x: &Tensor) -> Result<(Vec<f64>, Tensor)>;
 
     /// An upper bound per row (one entry, or one per row) of the curvature of -log p(y | x) where the model fits
-    /// (Gauss–Newton): step sizes follow from it.
-    fn curvature(&self) -> Vec<f64>;
+    /// (Gauss–Newton), if one is known: step sizes follow from it.
+    fn curvature(&self) -> Option<Vec<f64>> {
+        None
+    }
 
-    /// About the largest curvature around x, one entry or one per row, where it may lie far below the bound.
-    fn curvature_at(&self, _x: &Tensor) -> Result<Vec<f64>> {
-        Ok(self.curvature())
+    /// About the largest curvature around x, one entry or one per row: the bound, or where none is known, what differences of
+    /// the gradient say.
+    fn curvature_at(&self, x: &Tensor) -> Result<Vec<f64>> {
+        if let Some(bound) = self.curvature() {
+            return Ok(bound);
+        }
+        let here = self.gradient(x)?;
+        curvature::largest_eigenvalue(x, TURNS_WITHOUT_BOUND, |v| {
+            let there = self.gradient(&combine(&[(&[1.0], x), (&[DIFFERENCE], v)])?)?;
+            combine(&[(&[1.0 / DIFFERENCE], &here), (&[-1.0 / DIFFERENCE], &there)])
+        })
     }
 }
 
@@ -121,6 +133,8 @@ pub struct Gaussian {
     y: Tensor,
     beta: Beta,
     gains: OnceLock<Tensor>,
+    /// What was found of ‖A‖² of an operator that does not give it; shared with other noise levels and batches.
+    norm: Arc<OnceLock<Vec<f64>>>,
 }
 
 /// The standard deviation that a kernel believes the measurement noise to have.
@@ -134,11 +148,6 @@ pub enum Beta {
 
 /// Vectors from which [`Gaussian::gains`] estimates.
 const PROBES: usize = 16;
-
-/// Power iterations of [`Smooth::curvature_at`], the step of its differences, and by how much it exceeds what they found.
-const TURNS: usize = 5;
-const DIFFERENCE: f64 = 0.01;
-const MARGIN: f64 = 1.2;
 
 impl From<f64> for Beta {
     fn from(beta: f64) -> Self {
@@ -183,7 +192,7 @@ impl Gaussian {
                 positive(&crate::real::to_f64(values)?)?;
             }
         }
-        Ok(Self { operator, y, beta, gains: OnceLock::new() })
+        Ok(Self { operator, y, beta, gains: OnceLock::new(), norm: Arc::default() })
     }
 
     /// The same measurement, believed to have another noise level.
@@ -295,6 +304,19 @@ impl Gaussian {
         Ok(self.gains.get_or_init(|| gains))
     }
 
+    /// An upper bound of ‖A‖² of a linear operator, one entry for all rows or one per row: its own, or one found by power
+    /// iteration, once.
+    pub fn norm_squared(&self) -> Result<Vec<f64>> {
+        let Some(linear) = self.operator.as_linear() else {
+            return Err(Error::missing("a norm", "a linear operator", self.operator.name()));
+        };
+        if let Some(norm) = linear.norm_squared().or_else(|| self.norm.get().cloned()) {
+            return Ok(norm);
+        }
+        let norm = found_norm_squared(linear)?;
+        Ok(self.norm.get_or_init(|| norm).clone())
+    }
+
     /// The largest 1/β² per row (one entry, or one per row).
     fn precision_bound(&self) -> Result<Vec<f64>> {
         match &self.beta {
@@ -367,11 +389,13 @@ impl Likelihood for Gaussian {
             Beta::Each(values) if values.dims()[0] > 1 => Beta::Each(values.index_select(&index, 0)?),
             same => same.clone(),
         };
+        let norm = if self.operator.rows().is_none() { Arc::clone(&self.norm) } else { Arc::default() };
         Ok(Arc::new(Self {
             operator: Arc::clone(&self.operator).select(rows)?,
             y: self.y.index_select(&index, 0)?,
             beta,
             gains: OnceLock::new(),
+            norm,
         }))
     }
 
@@ -445,33 +469,22 @@ impl Smooth for Gaussian {
         Ok((value, gradient))
     }
 
-    fn curvature(&self) -> Vec<f64> {
-        let map = self.operator.as_differentiable();
-        let bound = map.map_or_else(|| vec![f64::INFINITY], Differentiable::lipschitz_squared);
-        let precision = self.precision_bound().unwrap_or_else(|_| vec![f64::INFINITY]);
+    fn curvature(&self) -> Option<Vec<f64>> {
+        let bound = match self.operator.as_linear() {
+            Some(_) => self.norm_squared().ok()?,
+            None => self.operator.as_differentiable()?.lipschitz_squared()?,
+        };
+        let precision = self.precision_bound().ok()?;
         let rows = bound.len().max(precision.len());
-        (0..rows).map(|row| pick(&precision, row) * pick(&bound, row)).collect()
+        Some((0..rows).map(|row| pick(&precision, row) * pick(&bound, row)).collect())
     }
 
-    /// The norm of Jᵀβ⁻²J at x by power iteration, J by differences, and not more than the bound.
+    /// The norm of Jᵀβ⁻²J at x by power iteration, and not more than the bound.
     fn curvature_at(&self, x: &Tensor) -> Result<Vec<f64>> {
-        let bound = self.curvature();
-        let Some(map) = self.operator.as_differentiable().filter(|map| map.bound_is_loose()) else {
-            return Ok(bound);
-        };
-        let (here, rows, shape) = (self.operator.apply(x)?, x.dims()[0], &x.dims()[1..]);
-        let size = shape.iter().product::<usize>() as f64;
-        let same = Noise::new(0, vec![Row { measurement: 0, chain: 0 }; rows]);
-        let mut v = same.normal(Address::new(0, Purpose::Instance, 0), shape, x.dtype())?.sign()?;
-        let mut norms = vec![0.0; rows];
-        for _ in 0..TURNS {
-            let moved = self.operator.apply(&combine(&[(&[1.0], x), (&[DIFFERENCE], &v)])?)?;
-            let change = combine(&[(&[1.0 / DIFFERENCE], &moved), (&[-1.0 / DIFFERENCE], &here)])?;
-            let pulled = map.vjp(x, &self.weigh(&change)?)?;
-            norms = dot_rows(&pulled, &pulled)?.iter().map(|s| (s / size).sqrt()).collect();
-            let shrink: Vec<f64> = norms.iter().map(|n| 1.0 / n.max(f64::MIN_POSITIVE)).collect();
-            v = combine(&[(&shrink, &pulled)])?;
+        let map = self.differentiable()?;
+        match self.curvature() {
+            Some(bound) if !map.bound_is_loose() => Ok(bound),
+            bound => curvature::gauss_newton(map, x, &self.operator.apply(x)?, &|r| self.weigh(r), bound),
         }
-        Ok(norms.iter().enumerate().map(|(row, n)| (MARGIN * n).min(pick(&bound, row))).collect())
     }
 }

@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use rand_distr::{Distribution, Poisson as Counts};
 
 use crate::curvature::{self, Weigh};
-use crate::real::{Real, batched, check_finite, check_rows, from_f64, pick, sum_rows, to_f64, zip_rows};
+use crate::real::{Real, batched, check_finite, check_rows, from_f64, scale_each, sum_rows, to_f64, zip_rows};
 use crate::{
     Address, Differentiable, Discrepancy, Error, Likelihood, Noise, Operator, Result, Smooth, Statistic,
     with_real,
@@ -268,10 +268,13 @@ impl Smooth for Poisson {
     }
 
     /// Fisher's information of a count is λ'²/λ, which is largest at the floor.
-    fn curvature(&self) -> Vec<f64> {
-        let bound = self.operator.as_differentiable().map(Differentiable::lipschitz_squared);
+    fn curvature(&self) -> Option<Vec<f64>> {
+        let bound = match self.operator.as_linear() {
+            Some(linear) => linear.norm_squared()?,
+            None => self.operator.as_differentiable()?.lipschitz_squared()?,
+        };
         let information = (0.5 * self.rate.gain).powi(2) / self.rate.floor();
-        bound.map_or_else(|| vec![f64::INFINITY], |b| b.iter().map(|b| b * information).collect())
+        Some(bound.iter().map(|b| b * information).collect())
     }
 
     /// The norm of JᵀWJ at x, W Fisher's information of the counts there.
@@ -281,9 +284,7 @@ impl Smooth for Poisson {
             let (rate, slope) = self.rate.at(a);
             slope * slope / rate
         })?;
-        let weigh: &Weigh = &|change| Ok(change.mul(&information.to_dtype(change.dtype())?)?);
-        let norms = curvature::at(self.differentiable()?, x, &seen, weigh)?;
-        let bound = self.curvature();
-        Ok(norms.iter().enumerate().map(|(row, n)| n.min(pick(&bound, row))).collect())
+        let weigh: &Weigh = &|change| scale_each(change, &information);
+        curvature::gauss_newton(self.differentiable()?, x, &seen, weigh, self.curvature())
     }
 }

@@ -10,6 +10,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+use crate::Facts;
 use crate::kernel::KernelConfig;
 use crate::settings::{read, text, to_table, to_value, void_budget};
 
@@ -38,7 +39,7 @@ impl Daps {
     /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
     /// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it; a
     /// kernel's table without a kind changes the preset's own.
-    pub(crate) fn from_table(table: &Table, task: &str) -> Result<Self> {
+    pub(crate) fn from_table(table: &Table, facts: &Facts) -> Result<Self> {
         let mut table = table.clone();
         let preset = text("daps", &mut table, "preset")?;
         let budget = text("daps", &mut table, "budget")?;
@@ -63,7 +64,7 @@ impl Daps {
                 if budget.is_some() && schedule && (estimate || preset.is_ours()) {
                     return Err(void_budget("daps"));
                 }
-                to_table(&preset.settings(task, budget.as_deref(), kind.as_deref())?)?
+                to_table(&preset.settings_by(facts, budget.as_deref(), kind.as_deref())?)?
             }
         };
         complete.extend(table);
@@ -118,6 +119,9 @@ impl Method for Daps {
 
     fn check(&self, task: &Task) -> Result<()> {
         self.check_needs(task)?;
+        if self.beta.is_some() && task.likelihood.as_gaussian().is_none() {
+            return Err(Error::missing("daps.beta", "Gaussian measurement noise", task.likelihood.name()));
+        }
         Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), self.levels()).map(|_| ())
     }
 

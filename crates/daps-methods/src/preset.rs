@@ -1,7 +1,7 @@
 //! Presets: the numerics of the paper and of both official code bases, for every task and budget, and our own.
 
 use daps_core::{
-    Center, Error, Estimate, Ode, OdeEnd, OdeOrder, OdeSteps, RHO, Result, ScheduleRule, Spread,
+    Center, Error, Estimate, Likelihood, Ode, OdeEnd, OdeOrder, OdeSteps, RHO, Result, ScheduleRule, Spread,
 };
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +9,7 @@ use crate::Daps;
 use crate::kernel::{
     DecayBy, Exact, Hmc, KernelConfig, Langevin, Metropolis, Replay, StepSize, Underdamped, default_delta,
 };
+use crate::tuned::{Facts, LINEAR_BUDGET, NONLINEAR_BUDGET};
 
 /// Whose numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,11 +85,11 @@ const BEST: Own = Own { levels: 100, max: 100.0, min: 0.01, steps: 80, wider: 1.
 
 impl Own {
     /// Tweedie's mean, the prior's variances by frequency, and the exact draw or dynamics; `budget` is a number of levels.
-    fn daps(&self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
+    fn daps(&self, facts: &Facts, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
         let levels = budget.map_or(Ok(self.levels), levels_of)?;
         let schedule = ScheduleRule::Poly { levels, max: self.max, min: self.min, rho: RHO };
         let kernel = match kernel {
-            None if is_linear(task) => KernelConfig::Exact(Exact::default()),
+            None if facts.is_linear => KernelConfig::Exact(Exact::default()),
             None | Some("underdamped") => {
                 KernelConfig::Underdamped(Underdamped { steps: self.steps, ..Underdamped::default() })
             }
@@ -96,18 +97,13 @@ impl Own {
         };
         // HDR's own exact draw is pixel by pixel, and the other kernels' steps are as short as the smallest variance.
         let spread = match &kernel {
-            KernelConfig::Exact(_) if is_linear(task) => Spread::Frequencies(self.wider),
+            KernelConfig::Exact(_) if facts.is_linear => Spread::Frequencies(self.wider),
             KernelConfig::Underdamped(_) => Spread::Frequencies(self.wider),
             _ => Spread::Prior,
         };
         let estimate = Estimate::Gaussian { center: Center::Tweedie, spread };
         Ok(Daps { beta: None, schedule, estimate, kernel })
     }
-}
-
-/// Whether the operator of this name is linear, so that it conditions a Gaussian of any covariance in closed form.
-fn is_linear(task: &str) -> bool {
-    !matches!(task, "phase_retrieval" | "nonlinear_blur" | "hdr" | "toy2d" | "xor" | "and")
 }
 
 /// "100" or "1k".
@@ -146,39 +142,12 @@ pub const BUDGETS: &[Budget] = &[
     Budget { name: "4k", ode_steps: 10, levels: 400 },
 ];
 
-/// The tuned settings of one task.
-#[derive(Clone, Copy, Debug)]
-pub struct TaskSettings {
-    /// The operator's name.
-    pub task: &'static str,
-    /// Langevin η0; N = 100 and δ = 0.01 throughout.
-    pub langevin_eta0: f64,
-    /// HMC: N, η0, δ, μ.
-    pub hmc: (usize, f64, f64, f64),
-}
+/// The step outside the paper's table, in inverse curvatures: the table's mean over the levels for random inpainting, where
+/// ‖A‖ = 1 and η0/β² falls from 1 to 0.01.
+const STEP_IN_CURVATURES: f64 = 0.5;
 
-/// The paper's table of settings; HMC's come from the official configuration files.
-pub const TASKS: &[TaskSettings] = &[
-    TaskSettings { task: "super_resolution", langevin_eta0: 1e-4, hmc: (12, 1.04e-4, 0.012, 0.90) },
-    TaskSettings { task: "inpaint_box", langevin_eta0: 5e-5, hmc: (84, 1.15e-5, 0.014, 0.003) },
-    TaskSettings { task: "inpaint_random", langevin_eta0: 1e-4, hmc: (11, 3.56e-5, 0.015, 0.80) },
-    TaskSettings { task: "gaussian_blur", langevin_eta0: 1e-4, hmc: (82, 4.04e-5, 0.011, 0.10) },
-    TaskSettings { task: "motion_blur", langevin_eta0: 5e-5, hmc: (96, 3.69e-5, 0.010, 0.11) },
-    TaskSettings { task: "phase_retrieval", langevin_eta0: 5e-5, hmc: (62, 9.75e-6, 0.019, 0.73) },
-    TaskSettings { task: "nonlinear_blur", langevin_eta0: 5e-5, hmc: (85, 1.2e-5, 0.012, 0.46) },
-    TaskSettings { task: "hdr", langevin_eta0: 2e-5, hmc: (100, 2.18e-5, 0.013, 0.23) },
-];
-
-/// Tasks outside the paper's table take the settings of the task that is most like them.
-fn tuned(task: &str) -> TaskSettings {
-    let like = match task {
-        "inpaint" => "inpaint_random",
-        "blur" | "mri" => "motion_blur",
-        other => other,
-    };
-    let find = |name: &str| TASKS.iter().find(|t| t.task == name).copied();
-    find(like).unwrap_or(TASKS[0])
-}
+/// N and μ of HMC outside the table; μ is about the middle of the tuned ones.
+const HMC_OUTSIDE: (usize, f64) = (100, 0.5);
 
 /// N of Langevin in every image task.
 const LANGEVIN_STEPS: usize = 100;
@@ -202,31 +171,42 @@ impl Preset {
         matches!(self, Self::Fast | Self::Best)
     }
 
-    /// The complete settings for a task. Of the paper's and the official presets, the budget defaults to the paper's (1K
-    /// linear, 4K nonlinear) and the kernel, tuned for the task, is langevin, hmc, metropolis or replay; another kernel comes
-    /// with its own defaults. Our own presets choose the kernel by the task where none is named.
-    pub fn settings(self, task: &str, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
+    /// The complete settings for a measurement. The paper's and the official presets default to the paper's budget (1K
+    /// linear, 4K nonlinear) and to the kernel langevin; its settings, and those of hmc, metropolis and replay, are the paper's
+    /// where its table holds, and elsewhere their steps follow the curvature. Another kernel comes with its own defaults. Our own
+    /// presets draw exactly where the operator is linear and the noise Gaussian, and by dynamics elsewhere, where no kernel
+    /// is named.
+    pub fn settings(
+        self,
+        likelihood: &dyn Likelihood,
+        budget: Option<&str>,
+        kernel: Option<&str>,
+    ) -> Result<Daps> {
+        self.settings_by(&Facts::of(likelihood), budget, kernel)
+    }
+
+    /// The same, where the facts are known.
+    pub fn settings_by(self, facts: &Facts, budget: Option<&str>, kernel: Option<&str>) -> Result<Daps> {
         match (self, kernel) {
-            (Self::Fast, _) => FAST.daps(task, budget, kernel),
-            (Self::Best, _) => BEST.daps(task, budget, kernel),
-            (_, None) => self.daps(task, budget, "langevin"),
+            (Self::Fast, _) => FAST.daps(facts, budget, kernel),
+            (Self::Best, _) => BEST.daps(facts, budget, kernel),
+            (_, None) => self.daps(facts, budget, "langevin"),
             (_, Some(tuned @ ("langevin" | "hmc" | "metropolis" | "replay"))) => {
-                self.daps(task, budget, tuned)
+                self.daps(facts, budget, tuned)
             }
             (_, Some(other)) => {
-                Ok(Daps { kernel: KernelConfig::named(other)?, ..self.daps(task, budget, "langevin")? })
+                Ok(Daps { kernel: KernelConfig::named(other)?, ..self.daps(facts, budget, "langevin")? })
             }
         }
     }
 
     /// The paper's and the official presets with one of their tuned kernels: langevin, hmc, metropolis, replay; ours with any.
-    pub fn daps(self, task: &str, budget: Option<&str>, kernel: &str) -> Result<Daps> {
+    pub fn daps(self, facts: &Facts, budget: Option<&str>, kernel: &str) -> Result<Daps> {
         if self.is_ours() {
-            return self.settings(task, budget, Some(kernel));
+            return self.settings_by(facts, budget, Some(kernel));
         }
-        let settings = tuned(task);
-        // A task outside the paper's table has the budget of the one whose settings it takes.
-        let name = budget.unwrap_or(if is_linear(settings.task) { "1k" } else { "4k" });
+        let usual = if facts.is_linear { LINEAR_BUDGET } else { NONLINEAR_BUDGET };
+        let name = budget.unwrap_or(facts.tuned.map_or(usual, |row| row.budget));
         let budget = BUDGETS
             .iter()
             .find(|b| b.name.eq_ignore_ascii_case(name.trim_start_matches("daps-")))
@@ -240,36 +220,48 @@ impl Preset {
         };
         let ode =
             Ode { steps: OdeSteps::Fixed(budget.ode_steps), min: ode_min, rho, end, order: OdeOrder::Euler };
-        let kernel = self.kernel(&settings, kernel)?;
+        let kernel = self.kernel(facts, kernel)?;
         // The 2025 code's gradient misses the ½ of the likelihood, its Metropolis ratio does not.
         let beta = match (self, &kernel) {
             (Self::Official, KernelConfig::Metropolis(_)) => BELIEVED_BETA,
             (Self::Official, _) => BELIEVED_BETA / std::f64::consts::SQRT_2,
             _ => BELIEVED_BETA,
         };
+        // Noise that is not Gaussian has no level to believe in.
+        let beta = facts.is_gaussian.then_some(beta);
         let estimate = Estimate::Gaussian { center: Center::Ode(ode), spread: Spread::Sigma };
-        Ok(Daps { beta: Some(beta), schedule, estimate, kernel })
+        Ok(Daps { beta, schedule, estimate, kernel })
     }
 
-    fn kernel(self, task: &TaskSettings, kernel: &str) -> Result<KernelConfig> {
+    fn kernel(self, facts: &Facts, kernel: &str) -> Result<KernelConfig> {
         let by = match self {
             Self::Official => DecayBy::IndexPlusOne,
             _ => DecayBy::Index,
         };
         let decay = |eta0, delta| StepSize::Decay { eta0, delta, by, cut: None };
-        // The 2024 and 2025 code runs nonlinear deblurring with 200 steps of 1e-5.
-        let (steps, eta0) = match (self, task.task) {
-            (Self::Official | Self::Legacy, "nonlinear_blur") => (200, 1e-5),
-            _ => (LANGEVIN_STEPS, task.langevin_eta0),
+        let follow = StepSize::Curvature { factor: STEP_IN_CURVATURES };
+        let (steps, step_size) = match facts.tuned {
+            // The 2024 and 2025 code runs nonlinear deblurring with 200 steps of 1e-5.
+            Some(row) if row.task == "nonlinear_blur" && self != Self::Paper => {
+                (200, decay(1e-5, default_delta()))
+            }
+            Some(row) => (LANGEVIN_STEPS, decay(row.langevin_eta0, default_delta())),
+            None => (LANGEVIN_STEPS, follow.clone()),
         };
-        let step_size = decay(eta0, default_delta());
         Ok(match kernel {
             "langevin" => KernelConfig::Langevin(Langevin { steps, step_size }),
             "replay" => KernelConfig::Replay(Replay { steps, step_size }),
+            // It alone works without a gradient, and then without a curvature.
+            "metropolis" if facts.tuned.is_none() && !facts.is_smooth => {
+                KernelConfig::Metropolis(Metropolis::default())
+            }
             "metropolis" => KernelConfig::Metropolis(Metropolis { step_size, ..Metropolis::default() }),
             "hmc" => {
-                let (steps, eta0, delta, momentum) = task.hmc;
-                KernelConfig::Hmc(Hmc { steps, step_size: decay(eta0, delta), momentum })
+                let (steps, step_size, momentum) = match facts.tuned.map(|row| row.hmc) {
+                    Some((steps, eta0, delta, momentum)) => (steps, decay(eta0, delta), momentum),
+                    None => (HMC_OUTSIDE.0, follow, HMC_OUTSIDE.1),
+                };
+                KernelConfig::Hmc(Hmc { steps, step_size, momentum })
             }
             other => {
                 return Err(Error::unknown(
@@ -285,7 +277,12 @@ impl Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TASKS;
     use daps_core::{Method, Schedule};
+
+    fn facts(task: &str) -> Facts {
+        Facts::of_task(task).unwrap()
+    }
 
     #[test]
     fn every_preset_task_budget_and_kernel_builds() {
@@ -297,7 +294,7 @@ mod tests {
             for task in TASKS {
                 for budget in BUDGETS {
                     for kernel in ["langevin", "hmc", "metropolis", "replay"] {
-                        let daps = info.preset.daps(task.task, Some(budget.name), kernel).unwrap();
+                        let daps = info.preset.daps(&facts(task.task), Some(budget.name), kernel).unwrap();
                         daps.check_settings().unwrap();
                         assert_eq!(Schedule::new(&daps.schedule).unwrap().len(), budget.levels);
                     }
@@ -305,7 +302,7 @@ mod tests {
             }
         }
         assert!(Preset::named("mine").is_err());
-        assert!(Preset::Paper.daps("hdr", Some("7k"), "hmc").is_err());
+        assert!(Preset::Paper.daps(&facts("hdr"), Some("7k"), "hmc").is_err());
     }
 
     /// The names are the numbers of denoiser calls, and the pairs are those of the paper's table of budgets.
@@ -324,7 +321,7 @@ mod tests {
     /// What `kernel = "hmc"` means without a preset.
     #[test]
     fn the_default_of_hmc_is_the_papers_for_super_resolution() {
-        let tuned = Preset::Paper.daps("super_resolution", None, "hmc").unwrap().kernel;
+        let tuned = Preset::Paper.daps(&facts("super_resolution"), None, "hmc").unwrap().kernel;
         assert_eq!(KernelConfig::Hmc(Hmc::default()), tuned);
     }
 
@@ -332,25 +329,26 @@ mod tests {
     fn our_presets_draw_exactly_where_that_is_possible() {
         for preset in [Preset::Fast, Preset::Best] {
             for task in TASKS {
-                let daps = preset.settings(task.task, None, None).unwrap();
+                let daps = preset.settings_by(&facts(task.task), None, None).unwrap();
                 daps.check_settings().unwrap();
                 let exact = matches!(daps.kernel, KernelConfig::Exact(_));
-                assert_eq!(exact, is_linear(task.task), "{}", task.task);
+                assert_eq!(exact, task.budget == "1k", "{}", task.task);
                 assert_eq!(daps.beta, None, "the true noise");
             }
             let levels = |budget| {
-                Schedule::new(&preset.settings("hdr", Some(budget), None)?.schedule).map(|s| s.len())
+                Schedule::new(&preset.settings_by(&facts("hdr"), Some(budget), None)?.schedule)
+                    .map(|s| s.len())
             };
             assert_eq!((levels("80").unwrap(), levels("1k").unwrap()), (80, 1000));
             assert!(levels("0").is_err() && levels("many").is_err());
-            assert!(preset.settings("hdr", None, Some("gibbs")).is_err());
+            assert!(preset.settings_by(&facts("hdr"), None, Some("gibbs")).is_err());
             // To name what is chosen anyway changes nothing.
             for (task, kernel) in [("hdr", "underdamped"), ("gaussian_blur", "exact")] {
-                let named = preset.settings(task, None, Some(kernel)).unwrap();
-                assert_eq!(named, preset.settings(task, None, None).unwrap());
+                let named = preset.settings_by(&facts(task), None, Some(kernel)).unwrap();
+                assert_eq!(named, preset.settings_by(&facts(task), None, None).unwrap());
             }
-            let usual = preset.settings("hdr", None, Some("exact")).unwrap();
-            assert_eq!(preset.daps("hdr", None, "exact").unwrap(), usual);
+            let usual = preset.settings_by(&facts("hdr"), None, Some("exact")).unwrap();
+            assert_eq!(preset.daps(&facts("hdr"), None, "exact").unwrap(), usual);
         }
     }
 
@@ -358,7 +356,8 @@ mod tests {
     #[test]
     fn presets_have_the_numbers_of_the_paper_and_of_the_code() {
         let decay = |eta0, delta, by| StepSize::Decay { eta0, delta, by, cut: None };
-        let langevin = |preset: Preset, task: &str| preset.daps(task, Some("1k"), "langevin").unwrap();
+        let langevin =
+            |preset: Preset, task: &str| preset.daps(&facts(task), Some("1k"), "langevin").unwrap();
         for (task, eta0, hmc) in [
             ("super_resolution", 1e-4, (12, 1.04e-4, 0.012, 0.90)),
             ("inpaint_box", 5e-5, (84, 1.15e-5, 0.014, 0.003)),
@@ -381,7 +380,11 @@ mod tests {
                 assert_eq!(langevin(preset, task).kernel, expected, "{preset:?}, {task}");
                 let (steps, eta0, delta, momentum) = hmc;
                 let expected = KernelConfig::Hmc(Hmc { steps, step_size: decay(eta0, delta, by), momentum });
-                assert_eq!(preset.daps(task, None, "hmc").unwrap().kernel, expected, "{preset:?}, {task}");
+                assert_eq!(
+                    preset.daps(&facts(task), None, "hmc").unwrap().kernel,
+                    expected,
+                    "{preset:?}, {task}"
+                );
             }
         }
         let ode = |min, end| Estimate::Gaussian {
@@ -409,16 +412,56 @@ mod tests {
             );
         }
         // Its Metropolis ratio has the half that its gradient lacks.
-        assert_eq!(Preset::Official.daps("hdr", None, "metropolis").unwrap().beta, Some(0.01));
+        assert_eq!(Preset::Official.daps(&facts("hdr"), None, "metropolis").unwrap().beta, Some(0.01));
     }
 
     #[test]
     fn the_budget_defaults_to_the_papers_table() {
         let levels = |task| {
-            Schedule::new(&Preset::Paper.daps(task, None, "langevin").unwrap().schedule).unwrap().len()
+            Schedule::new(&Preset::Paper.daps(&facts(task), None, "langevin").unwrap().schedule)
+                .unwrap()
+                .len()
         };
         assert_eq!(levels("super_resolution"), 200);
         assert_eq!(levels("phase_retrieval"), 400);
-        assert_eq!(levels("toy2d"), 200);
+        assert_eq!(levels("mri"), 200);
+    }
+
+    /// An operator outside the paper's table, and noise that is not Gaussian, get no step that was tuned for another.
+    #[test]
+    fn outside_the_table_steps_follow_the_curvature() {
+        let outside = Facts { tuned: None, is_gaussian: true, is_linear: false, is_smooth: true };
+        let follow = StepSize::Curvature { factor: 0.5 };
+        for preset in [Preset::Paper, Preset::Legacy, Preset::Official] {
+            let of = |kernel: &str| preset.daps(&outside, None, kernel).unwrap().kernel;
+            let steps = [
+                match of("langevin") {
+                    KernelConfig::Langevin(k) => k.step_size,
+                    other => panic!("{other:?}"),
+                },
+                match of("replay") {
+                    KernelConfig::Replay(k) => k.step_size,
+                    other => panic!("{other:?}"),
+                },
+                match of("metropolis") {
+                    KernelConfig::Metropolis(k) => k.step_size,
+                    other => panic!("{other:?}"),
+                },
+                match of("hmc") {
+                    KernelConfig::Hmc(k) => k.step_size,
+                    other => panic!("{other:?}"),
+                },
+            ];
+            assert!(steps.iter().all(|s| *s == follow), "{steps:?}");
+            let levels = |facts: &Facts| preset.daps(facts, None, "langevin").unwrap().levels();
+            assert_eq!(levels(&outside), 400);
+            assert_eq!(levels(&Facts { is_linear: true, ..outside }), 200);
+            assert!(preset.daps(&outside, None, "langevin").unwrap().beta.is_some());
+            let counts = Facts { is_gaussian: false, ..outside };
+            assert_eq!(preset.daps(&counts, None, "langevin").unwrap().beta, None);
+            let rough = Facts { is_smooth: false, ..outside };
+            let kernel = preset.daps(&rough, None, "metropolis").unwrap().kernel;
+            assert_eq!(kernel, KernelConfig::Metropolis(Metropolis::default()));
+        }
     }
 }

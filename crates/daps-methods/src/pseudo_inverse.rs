@@ -4,7 +4,7 @@
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
 use daps_core::real::pick;
-use daps_core::{Covariance, Level, Linear, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
+use daps_core::{Covariance, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::check_range;
@@ -67,8 +67,7 @@ impl Method for PseudoInverse {
                     operator.v(&modes::map(operator, [&y], invert)?)?
                 }
                 None => {
-                    let linear = likelihood.operator().as_linear();
-                    let norms = linear.map_or_else(|| vec![1.0], Linear::norm_squared);
+                    let norms = likelihood.norm_squared()?;
                     // A row that sees nothing is damped by any number.
                     let wide =
                         |norm: &f64| 1.0 / (self.cutoff.powi(2) * if *norm > 0.0 { *norm } else { 1.0 });

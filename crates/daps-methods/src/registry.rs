@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use daps_core::{Error, Method, Result};
+use daps_core::{Error, Likelihood, Method, Result};
 use toml::Table;
 
 use crate::settings::{read, to_table};
 use crate::{
-    BestOfN, Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, DiscreteDaps, Dpnp, Dps, FpsSmc, Harmonic, Hio,
+    BestOfN, Bicubic, Daps, Dcdp, Ddnm, Ddrm, DiffPir, DiscreteDaps, Dpnp, Dps, Facts, FpsSmc, Harmonic, Hio,
     Parameter, PnpDm, PseudoInverse, RedDiff, SvddPm, Tv, Wiener,
 };
 
@@ -17,10 +17,10 @@ use crate::{
 pub struct Entry {
     /// Name in configurations.
     pub name: &'static str,
-    /// Settings as a table, to a method; `task` is the operator's name, which presets depend on.
-    pub build: fn(&Table, task: &str) -> Result<Arc<dyn Method>>,
+    /// Settings as a table, to a method; presets depend on what is known of the measurement.
+    pub build: fn(&Table, &Facts) -> Result<Arc<dyn Method>>,
     /// The settings with every default and preset spelled out.
-    pub resolve: fn(&Table, task: &str) -> Result<Table>,
+    pub resolve: fn(&Table, &Facts) -> Result<Table>,
     /// A complete configuration that works, for documentation and tests.
     pub example: &'static str,
     /// What a search may tune.
@@ -48,8 +48,8 @@ macro_rules! entry {
 pub const METHODS: &[Entry] = &[
     Entry {
         name: "daps",
-        build: |table, task| Ok(Arc::new(Daps::from_table(table, task)?)),
-        resolve: |table, task| to_table(&Daps::from_table(table, task)?),
+        build: |table, facts| Ok(Arc::new(Daps::from_table(table, facts)?)),
+        resolve: |table, facts| to_table(&Daps::from_table(table, facts)?),
         example: r#"
 preset = "paper"
 budget = "100"
@@ -229,26 +229,57 @@ pub fn entry(name: &str) -> Result<&'static Entry> {
     entry.ok_or_else(|| Error::unknown("method", name, METHODS.iter().map(|m| m.name)))
 }
 
-/// Builds a method from its name and settings.
-pub fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
-    (entry(name)?.build)(table, task)
+/// Builds a method for a measurement from its name and settings.
+pub fn build(name: &str, table: &Table, likelihood: &dyn Likelihood) -> Result<Arc<dyn Method>> {
+    (entry(name)?.build)(table, &Facts::of(likelihood))
 }
 
 /// The settings with every default and preset spelled out, so that a file of them means the same for ever.
-pub fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
-    build(name, table, task)?;
-    (entry(name)?.resolve)(table, task)
+pub fn resolve(name: &str, table: &Table, likelihood: &dyn Likelihood) -> Result<Table> {
+    resolve_by(name, table, &Facts::of(likelihood))
+}
+
+/// The same, where no measurement is there but its facts are known.
+pub fn resolve_by(name: &str, table: &Table, facts: &Facts) -> Result<Table> {
+    let entry = entry(name)?;
+    (entry.build)(table, facts)?;
+    (entry.resolve)(table, facts)
+}
+
+/// Refuses a name or settings that fit no measurement, before there is one.
+pub fn check(name: &str, table: &Table) -> Result<()> {
+    let entry = entry(name)?;
+    let mut first = Ok(());
+    for facts in Facts::kinds() {
+        match (entry.build)(table, &facts) {
+            Ok(_) => return Ok(()),
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
+    first
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn facts(task: &str) -> Facts {
+        Facts::of_task(task).unwrap()
+    }
+
+    fn resolve(name: &str, table: &Table, task: &str) -> Result<Table> {
+        resolve_by(name, table, &facts(task))
+    }
+
+    fn build(name: &str, table: &Table, task: &str) -> Result<Arc<dyn Method>> {
+        (entry(name)?.build)(table, &facts(task))
+    }
+
     #[test]
     fn every_method_has_a_paper_a_summary_and_an_example_that_builds() {
         for entry in METHODS {
             let table: Table = entry.example.parse().unwrap();
-            let method = (entry.build)(&table, "super_resolution").unwrap();
+            let method = (entry.build)(&table, &facts("super_resolution")).unwrap();
             let info = method.info();
             assert_eq!(info.name, entry.name);
             let is_year = |word: &str| word.parse().is_ok_and(|year: u32| (1900..2100).contains(&year));
@@ -292,7 +323,7 @@ mod tests {
                     let mut table: Table = entry.example.parse().unwrap();
                     parameter.set(&mut table, value);
                     assert!(
-                        (entry.build)(&table, "super_resolution").is_ok(),
+                        (entry.build)(&table, &facts("super_resolution")).is_ok(),
                         "{}.{}",
                         entry.name,
                         parameter.name
@@ -327,7 +358,23 @@ mod tests {
         assert!(error("presset = 'paper'").contains("presset"), "{}", error("presset = 'paper'"));
         assert!(error("kernel = 'gibbs'").contains("unknown kernel 'gibbs'"));
         assert!(error("schedule = { rule = 'levels', sigmas = [1.0, 0.5] }").contains("last level of 0"));
-        assert!(super::build("dsp", &Table::new(), "hdr").is_err());
+        assert!(super::check("dsp", &Table::new()).is_err());
+    }
+
+    /// What some measurement accepts passes, what none does is refused, before any is there.
+    #[test]
+    fn settings_are_checked_before_there_is_a_measurement() {
+        let check = |name: &str, text: &str| check(name, &text.parse().unwrap());
+        // The exact draw of linear operators has no such step, the dynamics of the others do.
+        check("daps", "preset = 'fast'\nkernel = { steps = 7 }").unwrap();
+        check("daps", "preset = 'best'").unwrap();
+        check("pnp_dm", "iterations = 3").unwrap();
+        let error = |name: &str, text: &str| check(name, text).unwrap_err().to_string();
+        assert!(error("daps", "presset = 'fast'").contains("presset"));
+        assert!(error("daps", "preset = 'quick'").contains("unknown preset 'quick'"));
+        assert!(error("daps", "kernel = 'gibbs'").contains("unknown kernel 'gibbs'"));
+        assert!(error("daps", "budget = '7k'").contains("unknown budget '7k'"));
+        assert!(error("pnp_dm", "iteratoins = 3").contains("iteratoins"));
     }
 
     /// Estimate and believed noise follow the kernel's kind, whichever way it is given.

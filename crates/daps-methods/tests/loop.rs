@@ -14,8 +14,8 @@ use daps_methods::kernel::{
     Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
 };
 use daps_methods::{
-    Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, FpsSmc, Guidance, Harmonic, Hio, PnpDm, Preset,
-    PseudoInverse, RedDiff, Reverse, Tv, Wiener,
+    Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, Facts, FpsSmc, Guidance, Harmonic, Hio, PnpDm,
+    Preset, PseudoInverse, RedDiff, Reverse, Tv, Wiener,
 };
 use daps_operators::{Blur, Border, Inpainting, Kernel, PhaseRetrieval, SuperResolution, random_mask};
 use daps_priors::GaussianMixture;
@@ -37,7 +37,9 @@ fn official_schedules_and_ode_grids() {
                 assert!(close(Schedule::new(&rule).unwrap().sigmas(), levels), "{name}");
                 let preset = BUDGET_OF.iter().find(|b| b.1 == n);
                 if let Some((budget, _)) = preset {
-                    let daps = Preset::Official.daps("super_resolution", Some(budget), "langevin").unwrap();
+                    let daps = Preset::Official
+                        .daps(&Facts::of_task("super_resolution").unwrap(), Some(budget), "langevin")
+                        .unwrap();
                     assert!(close(Schedule::new(&daps.schedule).unwrap().sigmas(), levels), "{name}");
                 }
                 annealing += 1;

@@ -8,11 +8,12 @@ mod padded;
 mod sparse;
 pub(crate) mod tasks;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::map_rows;
-use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 
 pub use kernel::{Border, Kernel, gaussian_kernel};
@@ -21,7 +22,8 @@ pub use motion::motion_kernel;
 use crate::fft::{Plans, fast_length};
 use crate::kronecker::Kronecker;
 use crate::num::Num;
-use crate::rows::{PerRow, check_batch, each_plane, image_shape, linear_is_differentiable};
+use crate::registry;
+use crate::rows::{PerRow, check_batch, each_plane, image_shape};
 use crate::taps::Separable;
 use fourier::Fourier;
 use kernel::line_taps;
@@ -284,8 +286,12 @@ fn cheapest(kernel: &Kernel, separable: bool, border: Border, h: usize, w: usize
 }
 
 impl Operator for Blur {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.name
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -316,10 +322,6 @@ impl Operator for Blur {
         Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels, spectral)))
     }
 
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
-
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }
@@ -328,8 +330,6 @@ impl Operator for Blur {
         (!self.singular.is_empty()).then_some(self)
     }
 }
-
-linear_is_differentiable!(Blur);
 
 impl Linear for Blur {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
@@ -340,8 +340,8 @@ impl Linear for Blur {
         self.map(x, &self.shape, &self.shape, Gram)
     }
 
-    fn norm_squared(&self) -> Vec<f64> {
-        self.kernels.iter().map(|k| k.norm_squared).collect()
+    fn norm_squared(&self) -> Option<Vec<f64>> {
+        Some(self.kernels.iter().map(|k| k.norm_squared).collect())
     }
 
     fn approx_spectral_map(

@@ -1,11 +1,12 @@
 //! A dense matrix as an operator, with its singular value decomposition: for small problems, and as the judge of fast paths.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::{Real, map_rows};
-use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_faer, with_real};
+use daps_core::{Error, Linear, Operator, Result, Spectral, with_faer, with_real};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatMut, MatRef, Par};
 use serde::{Deserialize, Serialize};
@@ -15,8 +16,8 @@ use crate::files::{read, with_rank};
 use crate::kronecker::Svd;
 use crate::num::{Num, Values};
 use crate::params::{Params, required};
-use crate::registry::FileParameter;
-use crate::rows::{PerRow, check_batch, finite_values, linear_is_differentiable};
+use crate::registry::{self, FileParameter};
+use crate::rows::{PerRow, check_batch, finite_values};
 
 /// y = A x for one matrix, or one per row, applied to the flattened input.
 #[derive(Debug)]
@@ -102,8 +103,12 @@ factor!(V, |_a, svd| svd.v_mat());
 factor!(VT, |_a, svd| svd.v_mat().transpose());
 
 impl Operator for Dense {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "dense"
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -127,10 +132,6 @@ impl Operator for Dense {
         Ok(Arc::new(Self::from_parts(self.input.clone(), self.output[0], matrices)))
     }
 
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
-
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }
@@ -140,15 +141,13 @@ impl Operator for Dense {
     }
 }
 
-linear_is_differentiable!(Dense);
-
 impl Linear for Dense {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         self.product(r, &self.output, &self.input, MatrixT)
     }
 
-    fn norm_squared(&self) -> Vec<f64> {
-        self.singular.iter().map(|s| s.first().map_or(0.0, |s| s * s)).collect()
+    fn norm_squared(&self) -> Option<Vec<f64>> {
+        Some(self.singular.iter().map(|s| s.first().map_or(0.0, |s| s * s)).collect())
     }
 }
 
@@ -191,8 +190,8 @@ impl Params for DenseParams {
     }
 }
 
-/// A wide or tall matrix per row.
+/// A wide or tall matrix per row, of images of two rows: a matrix takes samples of any shape.
 pub(crate) fn example([_, h, w]: [usize; 3], seed: u64) -> Result<Example> {
-    let matrix = normal(seed + 1, ROWS, &[h, w])?;
-    with_input(Arc::new(Dense::new(&[w], &matrix)?), seed)
+    let matrix = normal(seed + 1, ROWS, &[h, 2 * w])?;
+    with_input(Arc::new(Dense::new(&[1, 2, w], &matrix)?), seed)
 }

@@ -1,5 +1,6 @@
 //! High dynamic range: a bright exposure clips what it cannot hold, y = clip(scale · x, -1, 1).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, registered};
 use crate::params::Params;
+use crate::registry;
 
 /// Scales and clips every value; any shape.
 #[derive(Debug)]
@@ -37,8 +39,12 @@ impl Hdr {
 }
 
 impl Operator for Hdr {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "hdr"
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -96,8 +102,8 @@ impl Differentiable for Hdr {
         }))
     }
 
-    fn lipschitz_squared(&self) -> Vec<f64> {
-        vec![self.scale * self.scale]
+    fn lipschitz_squared(&self) -> Option<Vec<f64>> {
+        Some(vec![self.scale * self.scale])
     }
 }
 

@@ -3,16 +3,16 @@
 
 pub(crate) mod tasks;
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{BLOCK, Real, check_rows, map_rows, with_slice};
-use daps_core::{Differentiable, Error, Linear, Local, Operator, Result, Spectral, with_real};
+use daps_core::{Error, Linear, Local, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 
-use crate::rows::{
-    PerRow, below, check_batch, choose_distinct, image_shape, instance_stream, linear_is_differentiable,
-};
+use crate::registry;
+use crate::rows::{PerRow, below, check_batch, choose_distinct, image_shape, instance_stream};
 
 /// A mask on `[channels, height, width]` images, one for all rows or one per row.
 #[derive(Debug)]
@@ -101,7 +101,8 @@ fn keep<T: Real>(mask: &[bool], x: &[T], out: &mut [T]) {
     }
 }
 
-/// A mask `[1, 1, height, width]` that hides a square of side `size` at a random place at least `margin` from the border.
+/// A mask `[1, 1, height, width]` that hides a square of side `size` at a random place at least `margin` from the border. As in the
+/// official code, the last place that would fit is not drawn, unless it is the only one.
 pub fn box_mask(height: usize, width: usize, size: usize, margin: usize, seed: u64) -> Result<Tensor> {
     let side = height.min(width);
     let needed = margin.checked_mul(2).and_then(|both| both.checked_add(size));
@@ -110,8 +111,8 @@ pub fn box_mask(height: usize, width: usize, size: usize, margin: usize, seed: u
         return Err(Error::invalid("inpaint_box size", expected, size));
     }
     let mut rng = instance_stream(seed, 0, 0);
-    let top = margin + below(&mut rng, height - size - 2 * margin + 1);
-    let left = margin + below(&mut rng, width - size - 2 * margin + 1);
+    let mut corner = |side: usize| margin + below(&mut rng, (side - size - 2 * margin).max(1));
+    let (top, left) = (corner(height), corner(width));
     let hidden = |i: usize, j: usize| (top..top + size).contains(&i) && (left..left + size).contains(&j);
     let kept: Vec<u8> = (0..height * width).map(|p| u8::from(!hidden(p / width, p % width))).collect();
     Ok(Tensor::from_vec(kept, (1, 1, height, width), &Device::Cpu)?)
@@ -132,8 +133,12 @@ pub fn random_mask(height: usize, width: usize, fraction: f64, seed: u64) -> Res
 }
 
 impl Operator for Inpainting {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.name
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -174,10 +179,6 @@ impl Operator for Inpainting {
         }))
     }
 
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
-
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }
@@ -202,8 +203,6 @@ impl Local for Inpainting {
     }
 }
 
-linear_is_differentiable!(Inpainting);
-
 impl Linear for Inpainting {
     fn diagonal(&self) -> Option<&[Vec<f64>]> {
         // U and V are the identity: the singular values are the entries.
@@ -214,8 +213,8 @@ impl Linear for Inpainting {
         self.masked(r)
     }
 
-    fn norm_squared(&self) -> Vec<f64> {
-        self.masks.iter().map(|mask| f64::from(u8::from(mask.contains(&true)))).collect()
+    fn norm_squared(&self) -> Option<Vec<f64>> {
+        Some(self.masks.iter().map(|mask| f64::from(u8::from(mask.contains(&true)))).collect())
     }
 }
 
@@ -278,6 +277,29 @@ mod tests {
         }
         let values = |seed| daps_core::real::to_f64(&random_mask(8, 8, 0.5, seed).unwrap()).unwrap();
         assert_ne!(values(0), values(1));
+    }
+
+    /// NumPy's `randint(margin, side - margin - size)`, whose upper end is left out: of 8 - 3 - 2 = 3 places, all are drawn, and
+    /// the one that would just fit is not. A box that fits in one place only is put there.
+    #[test]
+    fn boxes_are_drawn_from_the_official_range() {
+        let corner = |side: usize, size: usize, margin: usize, seed: u64| {
+            let mask = daps_core::real::to_f64(&box_mask(side, side, size, margin, seed).unwrap()).unwrap();
+            let first = mask.iter().position(|v| *v == 0.0).unwrap();
+            (first / side, first % side)
+        };
+        let mut seen = [[false; 5]; 5];
+        for seed in 0..200 {
+            let (top, left) = corner(8, 3, 1, seed);
+            seen[top][left] = true;
+        }
+        for (top, row) in seen.iter().enumerate() {
+            for (left, seen) in row.iter().enumerate() {
+                assert_eq!(*seen, (1..4).contains(&top) && (1..4).contains(&left), "{top}, {left}");
+            }
+        }
+        assert_eq!(corner(8, 6, 1, 0), (1, 1));
+        assert_eq!(corner(8, 5, 1, 0), (1, 1));
     }
 
     #[test]

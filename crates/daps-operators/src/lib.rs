@@ -30,6 +30,6 @@ pub use mri::Mri;
 pub use nonlinear_blur::NonlinearBlur;
 pub use pairs::{Gate, Pairs, overlapping_pairs, random_pairs};
 pub use phase_retrieval::PhaseRetrieval;
-pub use registry::{Entry, FileParameter, build, entry};
+pub use registry::{Entry, FileParameter, FromFile, build, entry};
 pub use super_resolution::SuperResolution;
 pub use toy2d::Toy2d;

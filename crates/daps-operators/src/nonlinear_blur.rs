@@ -9,6 +9,7 @@
 //! This is a model of our own for the paper's nonlinear deblurring, whose operator is a trained network (KernelWizard) that
 //! has to be downloaded; the two share the task (undo a motion blur under an unknown-looking, smooth nonlinearity), not numbers.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,11 +19,11 @@ use daps_core::{Differentiable, Error, Linear, Operator, Result, with_real};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::blur::tasks::{KERNEL_FILE, kernels};
+use crate::blur::tasks::{KERNEL_FILE, SUPPLY, kernels};
 use crate::blur::{Blur, Border, Kernel, motion_kernel};
 use crate::example::{Example, registered};
 use crate::params::{Params, beside, kernel_size, optional};
-use crate::registry::FileParameter;
+use crate::registry::{self, FileParameter};
 
 /// A blur between a tone curve and its inverse, on `[channels, height, width]` images.
 #[derive(Debug)]
@@ -100,8 +101,12 @@ impl NonlinearBlur {
 }
 
 impl Operator for NonlinearBlur {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "nonlinear_blur"
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -142,9 +147,10 @@ impl Differentiable for NonlinearBlur {
         self.pairs(x, &self.blur.adjoint(&weighed)?, |x, g| self.curve.slope(x) * g)
     }
 
-    fn lipschitz_squared(&self) -> Vec<f64> {
+    fn lipschitz_squared(&self) -> Option<Vec<f64>> {
         let k = self.curve.contrast;
-        self.blur.norm_squared().iter().map(|norm| ((1.0 + k) / (1.0 - k)).powi(2) * norm).collect()
+        let norms = self.blur.norm_squared()?;
+        Some(norms.iter().map(|norm| ((1.0 + k) / (1.0 - k)).powi(2) * norm).collect())
     }
 
     /// The bound is for dark points that are blurred into the brightest light; in pictures both are much alike.
@@ -178,6 +184,7 @@ impl Default for NonlinearParams {
 
 impl Params for NonlinearParams {
     const FILES: &'static [FileParameter] = &[optional("kernel", KERNEL_FILE)];
+    const SUPPLY: &'static str = SUPPLY;
 
     fn complete(self, shape: &[usize]) -> Self {
         if self.kernel.is_some() {
@@ -277,7 +284,7 @@ mod tests {
             let ratio = found / largest(picture);
             // Five turns come near from below, the margin lifts them.
             assert!((0.9..=1.2).contains(&ratio), "picture {picture}: {ratio}");
-            assert!(*found < 0.7 * likelihood.curvature()[0]);
+            assert!(*found < 0.7 * likelihood.curvature().unwrap()[0]);
         }
     }
 

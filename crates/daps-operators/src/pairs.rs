@@ -1,6 +1,7 @@
 //! A logical gate over pixel pairs of a binary image: exclusive or, the paper's discrete task, and AND, a harder one, which
 //! says nothing of two pixels whenever one of them is dark.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, WithDType};
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, registered};
 use crate::params::Params;
+use crate::registry;
 use crate::rows::{below, choose_distinct, instance_stream};
 
 /// Random pairs for each pixel, at most: far more than tell anything new, and no more memory than a few images take.
@@ -128,8 +130,16 @@ pub fn overlapping_pairs(n: usize, count: usize, seed: u64) -> Result<Vec<[usize
 }
 
 impl Operator for Pairs {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         self.gate.name()
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
+    }
+
+    fn is_measured_as_picture(&self) -> bool {
+        false
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -195,6 +205,8 @@ pub(crate) struct PairParams {
 }
 
 impl Params for PairParams {
+    const SUPPLY: &'static str = "--set pairs=[[0,1],…]";
+
     fn complete(self, shape: &[usize]) -> Self {
         let half = PairsOf::Count(shape.iter().product::<usize>() / 2);
         Self { pairs: self.pairs.or(Some(half)), overlapping: self.overlapping.or(Some(false)) }

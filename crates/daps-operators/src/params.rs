@@ -8,12 +8,26 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::Table;
 
-use crate::registry::FileParameter;
+use crate::registry::{FileParameter, FromFile};
 
 /// Parameters that build an operator.
 pub(crate) trait Params: Serialize + DeserializeOwned {
     /// Parameters that are files.
     const FILES: &'static [FileParameter] = &[];
+
+    /// The options of `daps solve` that give what is drawn from the seed otherwise.
+    const SUPPLY: &'static str = "";
+
+    /// The operator that takes what is drawn or made here from a file.
+    const FROM_FILE: Option<FromFile> = None;
+
+    /// The operator that draws what a file says here.
+    const WITHOUT_FILE: Option<&'static str> = None;
+
+    /// Parameters that are not the defaults where images hold tokens.
+    fn over_tokens() -> Table {
+        Table::new()
+    }
 
     /// What is drawn from the seed.
     fn drawn(&self) -> Option<&'static str> {
@@ -32,6 +46,11 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
     /// Reads and completes a table.
     fn read(name: &str, table: &Table, shape: &[usize]) -> Result<Self> {
         let params: Self = table.clone().try_into().map_err(|error: toml::de::Error| {
+            let missing = Self::FILES.iter().find(|f| f.required && !table.contains_key(f.name));
+            if let Some(file) = missing.filter(|_| error.message().contains("missing field")) {
+                let expected = format!("{} = FILE, {}", file.name, file.holds);
+                return Error::invalid(format!("parameters of {name}"), expected, "none");
+            }
             let message = error.to_string().trim().replace('\n', " ");
             Error::invalid(format!("parameters of {name}"), "known names with values of their type", message)
         })?;

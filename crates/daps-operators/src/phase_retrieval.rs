@@ -1,10 +1,11 @@
 //! Phase retrieval: magnitudes of the Fourier transform of a zero-padded image, y = |F P (x/2 + 1/2)|, channel by channel.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, WithDType};
 use daps_core::real::{Real, batched, check_rows, map_rows, with_slice, zip_rows};
-use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, with_real};
+use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, Shown, with_real};
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,7 @@ use crate::example::{Example, registered};
 use crate::fft::Plans;
 use crate::num::Num;
 use crate::params::Params;
+use crate::registry;
 use crate::rows::image_shape;
 
 /// Centred orthonormal Fourier magnitudes of padded `[channels, height, width]` images.
@@ -145,8 +147,25 @@ fn magnitude<T: Num>(z: Complex<T>) -> T {
 }
 
 impl Operator for PhaseRetrieval {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "phase_retrieval"
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
+    }
+
+    /// A shift or a half turn keeps all magnitudes.
+    fn is_ambiguous(&self) -> bool {
+        true
+    }
+
+    fn is_measured_as_picture(&self) -> bool {
+        false
+    }
+
+    fn shown(&self) -> Shown {
+        Shown::LogMagnitudes
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -251,8 +270,8 @@ impl Differentiable for PhaseRetrieval {
 
     /// The transform and the padding keep lengths, a magnitude never grows faster than its argument, and the affine map
     /// halves.
-    fn lipschitz_squared(&self) -> Vec<f64> {
-        vec![0.25]
+    fn lipschitz_squared(&self) -> Option<Vec<f64>> {
+        Some(vec![0.25])
     }
 }
 

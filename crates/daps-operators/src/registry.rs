@@ -1,5 +1,6 @@
 //! Every operator by name: what it is, how it is built from parameters, and a small example for the laws.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use daps_core::{Error, Operator, Result};
@@ -19,6 +20,8 @@ pub type Build = fn(params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dy
 pub struct Entry {
     /// Its name in configurations.
     pub name: &'static str,
+    /// Its name for people.
+    pub title: &'static str,
     /// What it does, in one sentence.
     pub summary: &'static str,
     /// Builds it.
@@ -27,12 +30,43 @@ pub struct Entry {
     pub files: &'static [FileParameter],
     /// What it draws from the seed with these parameters, such as its mask: nothing but the same seed explains a measurement of it.
     pub drawn: fn(params: &Table) -> Result<Option<&'static str>>,
+    /// The options of `daps solve` that give what it would draw.
+    pub supply: &'static str,
+    /// The operator that takes what this one draws or makes from a file.
+    pub from_file: Option<FromFile>,
+    /// The operator that draws what this one needs a file for.
+    pub without_file: Option<&'static str>,
     /// Its parameters with their defaults for images of a shape; none where some parameter is required.
     pub defaults: fn(shape: &[usize]) -> Table,
+    /// Parameters that are not the defaults above where images hold tokens.
+    pub over_tokens: fn() -> Table,
     /// Given parameters with every default for images of a shape spelled out; one may follow from another.
     pub complete: fn(params: &Table, shape: &[usize]) -> Result<Table>,
     /// A small instance near the wished number of channels, height and width.
     pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
+}
+
+/// An operator that takes a file in the place of what another one draws or makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FromFile {
+    /// The operator.
+    pub operator: &'static str,
+    /// Its parameter that is the file.
+    pub parameter: &'static str,
+}
+
+impl Entry {
+    /// Whether a file can be given for this parameter, to this operator or to the one that stands in for it then.
+    #[must_use]
+    pub fn takes_file(&self, parameter: &str) -> bool {
+        self.files.iter().any(|f| f.name == parameter)
+            || self.from_file.is_some_and(|f| f.parameter == parameter)
+    }
+
+    /// A small instance, to ask what holds at any size: its powers, how its measurements are shown.
+    pub fn small(&self) -> Result<Arc<dyn Operator>> {
+        Ok((self.example)([3, 16, 16], 0)?.operator)
+    }
 }
 
 /// A parameter of an operator that is a file.
@@ -47,13 +81,18 @@ pub struct FileParameter {
 }
 
 macro_rules! entry {
-    ($name:literal, $params:ty, $example:path, $summary:literal) => {
+    ($name:literal, $title:literal, $params:ty, $example:path, $summary:literal) => {
         Entry {
             name: $name,
+            title: $title,
             summary: $summary,
             build: |params, shape, seed| <$params>::read($name, params, shape)?.operator($name, shape, seed),
             files: <$params>::FILES,
             drawn: |params| Ok(<$params>::read($name, params, &[])?.drawn()),
+            supply: <$params>::SUPPLY,
+            from_file: <$params>::FROM_FILE,
+            without_file: <$params>::WITHOUT_FILE,
+            over_tokens: <$params>::over_tokens,
             defaults: |shape| <$params>::default_table(shape),
             complete: |params, shape| <$params>::completed($name, params, shape),
             example: $example,
@@ -65,23 +104,27 @@ macro_rules! entry {
 pub static OPERATORS: &[Entry] = &[
     entry!(
         "super_resolution",
+        "super-resolution",
         super_resolution::SuperResolutionParams,
         super_resolution::example,
         "antialiased bicubic downsampling by an integer factor"
     ),
     entry!(
         "inpaint_box",
+        "inpainting, box",
         inpainting::tasks::BoxParams,
         inpainting::tasks::box_example,
         "a square at a random place is hidden"
     ),
     entry!(
         "inpaint_random",
+        "inpainting, random",
         inpainting::tasks::RandomParams,
         inpainting::tasks::random_example,
         "a fraction of the pixels is hidden at random"
     ),
     entry!(
+        "inpaint",
         "inpaint",
         inpainting::tasks::MaskParams,
         inpainting::tasks::example,
@@ -89,31 +132,42 @@ pub static OPERATORS: &[Entry] = &[
     ),
     entry!(
         "gaussian_blur",
+        "Gaussian deblurring",
         blur::tasks::GaussianParams,
         blur::tasks::gaussian_example,
         "blur by a Gaussian kernel"
     ),
     entry!(
         "motion_blur",
+        "motion deblurring",
         blur::tasks::MotionParams,
         blur::tasks::motion_example,
         "blur by a random camera shake"
     ),
-    entry!("blur", blur::tasks::BlurParams, blur::tasks::example, "blur by a given kernel"),
+    entry!("blur", "blur", blur::tasks::BlurParams, blur::tasks::example, "blur by a given kernel"),
     entry!(
         "phase_retrieval",
+        "phase retrieval",
         phase_retrieval::PhaseParams,
         phase_retrieval::example,
         "magnitudes of the Fourier transform of the padded image"
     ),
     entry!(
         "nonlinear_blur",
+        "nonlinear deblurring",
         nonlinear_blur::NonlinearParams,
         nonlinear_blur::example,
         "blur by a random camera shake, of light behind a smooth tone curve (our own model)"
     ),
-    entry!("hdr", hdr::HdrParams, hdr::example, "an exposure that clips bright and dark values"),
     entry!(
+        "hdr",
+        "high dynamic range",
+        hdr::HdrParams,
+        hdr::example,
+        "an exposure that clips bright and dark values"
+    ),
+    entry!(
+        "mri",
         "mri",
         mri::task::MriParams,
         mri::task::example,
@@ -121,18 +175,20 @@ pub static OPERATORS: &[Entry] = &[
     ),
     entry!(
         "xor",
+        "XOR of pixel pairs",
         pairs::PairParams,
         pairs::xor_example,
         "exclusive or of random pixel pairs of a binary image"
     ),
     entry!(
         "and",
+        "AND of pixel pairs",
         pairs::PairParams,
         pairs::and_example,
         "logical and of random pixel pairs of a binary image"
     ),
-    entry!("toy2d", toy2d::ToyParams, toy2d::example, "two bumps over the plane"),
-    entry!("dense", dense::DenseParams, dense::example, "multiplication by a given matrix"),
+    entry!("toy2d", "toy2d", toy2d::ToyParams, toy2d::example, "two bumps over the plane"),
+    entry!("dense", "dense", dense::DenseParams, dense::example, "multiplication by a given matrix"),
 ];
 
 /// The entry of a name.
@@ -143,6 +199,11 @@ pub fn entry(name: &str) -> Result<&'static Entry> {
         .ok_or_else(|| Error::unknown("operator", name, OPERATORS.iter().map(|entry| entry.name)))
 }
 
+/// What a registered operator is called for people; any other name stands for itself.
+pub(crate) fn title(name: &str) -> Cow<'_, str> {
+    Cow::Borrowed(OPERATORS.iter().find(|entry| entry.name == name).map_or(name, |entry| entry.title))
+}
+
 /// Builds an operator by name.
 pub fn build(name: &str, params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
     (entry(name)?.build)(params, shape, seed)
@@ -150,6 +211,8 @@ pub fn build(name: &str, params: &Table, shape: &[usize], seed: u64) -> Result<A
 
 #[cfg(test)]
 mod tests {
+    use daps_core::Shown;
+
     use super::*;
 
     /// A shape that an operator works on.
@@ -175,7 +238,7 @@ mod tests {
         let error = build("super_resolution", &params, &[3, 64, 64], 0).err().unwrap().to_string();
         assert!(error.contains("factor") && !error.contains('\n'), "{error}");
         let error = build("inpaint", &Table::new(), &[3, 64, 64], 0).err().unwrap().to_string();
-        assert!(error.contains("`mask`"), "{error}");
+        assert!(error.contains("expected mask = FILE, a picture"), "{error}");
     }
 
     #[test]
@@ -197,13 +260,39 @@ mod tests {
         }
     }
 
+    /// What is said of an operator before it is built is what it says itself, and what stands in for it exists.
+    #[test]
+    fn entries_agree_with_their_operators() {
+        for entry in OPERATORS {
+            assert_eq!(entry.small().unwrap().title(), entry.title);
+            if let Some(from_file) = entry.from_file {
+                let other = super::entry(from_file.operator).unwrap();
+                assert!(other.files.iter().any(|f| f.required && f.name == from_file.parameter));
+            }
+            let drawn = (entry.drawn)(&Table::new()).ok().flatten();
+            assert_eq!(drawn.is_some(), !entry.supply.is_empty(), "{}", entry.name);
+            if let Some(other) = entry.without_file {
+                assert_eq!(super::entry(other).unwrap().from_file.map(|f| f.operator), Some(entry.name));
+            }
+            let tokens = (entry.over_tokens)();
+            assert!(tokens.is_empty() || (entry.complete)(&tokens, &[1, 8, 8]).is_ok());
+        }
+        let small = |name: &str| super::entry(name).unwrap().small().unwrap();
+        assert!(small("phase_retrieval").is_ambiguous() && !small("gaussian_blur").is_ambiguous());
+        assert_eq!(small("mri").shown(), Shown::CoilSpectra);
+        assert_eq!(small("xor").shown(), Shown::AtSites);
+        assert_eq!(small("dense").shown(), Shown::Hidden);
+        assert!(super::entry("gaussian_blur").unwrap().takes_file("kernel"));
+        assert!(!super::entry("hdr").unwrap().takes_file("kernel"));
+    }
+
     #[test]
     fn what_is_required_is_all_that_is() {
         for entry in OPERATORS {
             let mut given = Table::new();
             for file in entry.files.iter().filter(|f| f.required) {
                 let error = (entry.complete)(&given, &[1, 8, 8]).unwrap_err().to_string();
-                assert!(error.contains(&format!("missing field `{}`", file.name)), "{}: {error}", entry.name);
+                assert!(error.contains(&format!("expected {} = FILE", file.name)), "{}: {error}", entry.name);
                 given.insert(file.name.to_owned(), "file.npy".into());
             }
             assert!((entry.complete)(&given, &[1, 8, 8]).is_ok(), "{}", entry.name);

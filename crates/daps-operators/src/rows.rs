@@ -116,25 +116,3 @@ pub(crate) fn choose_distinct(rng: &mut ChaCha8Rng, n: usize, count: usize) -> V
     all.truncate(count);
     all
 }
-
-/// Every linear map is differentiable: its vjp is its adjoint, and its bound is its norm.
-macro_rules! linear_is_differentiable {
-    ($t:ty) => {
-        impl daps_core::Differentiable for $t {
-            fn vjp(
-                &self,
-                x: &candle_core::Tensor,
-                r: &candle_core::Tensor,
-            ) -> daps_core::Result<candle_core::Tensor> {
-                use daps_core::{Linear, Operator};
-                $crate::rows::check_batch(self.name(), x, self.input_shape(), self.rows())?;
-                self.adjoint(r)
-            }
-
-            fn lipschitz_squared(&self) -> Vec<f64> {
-                daps_core::Linear::norm_squared(self)
-            }
-        }
-    };
-}
-pub(crate) use linear_is_differentiable;

@@ -1,16 +1,18 @@
 //! Downsampling by an integer factor: antialiased bicubic as MATLAB's `imresize` defines it, with mirrored borders.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::map_rows;
-use daps_core::{Differentiable, Error, Linear, Operator, Result, Spectral, with_real};
+use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
 use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, registered};
 use crate::kronecker::Kronecker;
 use crate::params::Params;
-use crate::rows::{each_plane, image_shape, linear_is_differentiable};
+use crate::registry;
+use crate::rows::{each_plane, image_shape};
 use crate::taps::{Separable, Taps};
 
 /// Bicubic downsampling of `[channels, height, width]` images.
@@ -80,8 +82,12 @@ fn bicubic(n: usize, factor: usize) -> Taps {
 }
 
 impl Operator for SuperResolution {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "super_resolution"
+    }
+
+    fn title(&self) -> Cow<'_, str> {
+        registry::title(self.name())
     }
 
     fn input_shape(&self) -> &[usize] {
@@ -107,10 +113,6 @@ impl Operator for SuperResolution {
         Ok(self)
     }
 
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
-
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }
@@ -120,8 +122,6 @@ impl Operator for SuperResolution {
     }
 }
 
-linear_is_differentiable!(SuperResolution);
-
 impl Linear for SuperResolution {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         let (n, m) = self.sizes();
@@ -130,8 +130,8 @@ impl Linear for SuperResolution {
         }))
     }
 
-    fn norm_squared(&self) -> Vec<f64> {
-        vec![self.svd.largest().powi(2)]
+    fn norm_squared(&self) -> Option<Vec<f64>> {
+        Some(vec![self.svd.largest().powi(2)])
     }
 }
 

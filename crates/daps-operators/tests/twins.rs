@@ -62,7 +62,7 @@ fn compare_with_matrix(name: &str, operator: &Arc<dyn Operator>, seed: u64) {
     let linear = operator.as_linear().unwrap();
     same("A", &flat(&operator.apply(&x).unwrap()), &dense.apply(&flat(&x)).unwrap());
     same("Aᵀ", &flat(&linear.adjoint(&r).unwrap()), &dense.adjoint(&flat(&r)).unwrap());
-    let (bound, exact) = (linear.norm_squared()[0], dense.norm_squared()[0]);
+    let (bound, exact) = (linear.norm_squared().unwrap()[0], dense.norm_squared().unwrap()[0]);
     assert!(exact <= bound * (1.0 + 1e-12) && bound <= 2.0 * exact, "{name}: {bound} and {exact}");
     if let Some(fast) = operator.as_spectral() {
         let sorted = |s: &[f64]| {

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use daps::core::candle::{DType, Device, Tensor};
 use daps::core::real::{check_rows, to_f64};
-use daps::core::{
-    Address, Differentiable, Error, Gaussian, Linear, Method, Model, Noise, Operator, Purpose, Result, Task,
-};
+use daps::core::{Address, Error, Gaussian, Linear, Method, Model, Noise, Operator, Purpose, Result, Task};
 use daps::methods::Preset;
 use daps::{bundled, load, operators, picture, prior};
 
@@ -35,7 +33,7 @@ fn checked(x: &Tensor, shape: &[usize]) -> Result<()> {
 }
 
 impl Operator for Projections {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "projections"
     }
     fn input_shape(&self) -> &[usize] {
@@ -56,11 +54,8 @@ impl Operator for Projections {
         Ok(self)
     }
 
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
-    /// What is linear can be conditioned on exactly. An operator without this power names a kernel that needs no more than a
-    /// derivative: `Preset::Fast.settings(name, None, Some("underdamped"))`.
+    /// What is linear can be conditioned on exactly. An operator that is not has `as_differentiable` instead, and the same
+    /// presets draw by dynamics.
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
     }
@@ -74,19 +69,6 @@ impl Linear for Projections {
         let columns = (r.narrow(2, h, w)?.unsqueeze(2)? / h as f64)?;
         Ok(rows.broadcast_add(&columns)?)
     }
-    fn norm_squared(&self) -> Vec<f64> {
-        vec![1.0 / self.input[1] as f64 + 1.0 / self.input[2] as f64]
-    }
-}
-
-impl Differentiable for Projections {
-    fn vjp(&self, x: &Tensor, r: &Tensor) -> Result<Tensor> {
-        checked(x, &self.input)?;
-        self.adjoint(r)
-    }
-    fn lipschitz_squared(&self) -> Vec<f64> {
-        self.norm_squared()
-    }
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -97,7 +79,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let &[c, h, w] = faces.shape() else { return Err("faces are images".into()) };
     let operator: Arc<dyn Operator> = Arc::new(Projections::new(c, h, w));
 
-    // The truth is a face that the prior has not seen; the laws find a wrong adjoint or norm at once.
+    // The truth is a face that the prior has not seen; the laws find a wrong adjoint at once.
     let face = &bundled::FACES[0];
     let (truth, _) = load::decode(Path::new(face.name), face.bytes, &[c, h, w], true)?;
     let x = Tensor::from_vec(truth.clone(), (1, c, h, w), &Device::Cpu)?;
@@ -110,7 +92,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let likelihood = Gaussian::new(operator.clone(), y.clone(), NOISE)?;
     let task = Task::new(faces.clone(), Arc::new(likelihood))?;
 
-    let method = Preset::Best.settings(operator.name(), None, None)?;
+    let method = Preset::Best.settings(&*task.likelihood, None, None)?;
     method.check(&task)?;
     let samples = method.sample(&task, &Noise::chains(0, CHAINS), None, &mut ())?.x;
 

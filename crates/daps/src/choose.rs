@@ -10,8 +10,8 @@ use candle_core::{DType, Tensor};
 use daps_core::real::{combine, squared_distance};
 use daps_core::{Address, Discrepancy, Noise, Purpose, Row, Sigma, Statistic};
 
-use crate::run::Run;
 use crate::Result;
+use crate::run::Run;
 
 /// Chains whose χ² lies this many of its standard deviations above the smallest one tie with it.
 const TIE: f64 = 3.0;

@@ -10,7 +10,7 @@ use crate::inputs::by_content;
 use crate::measure::{Truths, measure, measured};
 use crate::prior::Model as Prior;
 use crate::run::{About, Run, check_chains, space_of};
-use crate::{Result, files, prior, task};
+use crate::{Result, files, prior};
 
 impl Run {
     /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
@@ -20,7 +20,7 @@ impl Run {
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
-        daps_methods::registry::build(&method, &settings, &config.task.operator)?;
+        daps_methods::registry::check(&method, &settings)?;
         daps_operators::registry::entry(&config.task.operator)?;
         let model = prior::build(&mut config.prior, &config.task.shape, base)?;
         Self::with(config, base, model, None)
@@ -37,10 +37,9 @@ impl Run {
         let Prior { model, analytic, mut notes, about } = prior;
         let space = space_of(&model);
         let (method_name, settings) = config.method(space.symbols().is_some())?;
-        let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
         let mut options = match space.symbols() {
-            Some(_) => task::discrete_options(&name),
+            Some(_) => (entry.over_tokens)(),
             None => toml::Table::new(),
         };
         options.extend(config.task.options);
@@ -51,8 +50,6 @@ impl Run {
             return Err(what.into());
         }
         (config.task.shape, config.task.options) = (space.shape().to_vec(), options);
-        config.method = daps_methods::registry::resolve(&method_name, &settings, &name)?;
-        config.method.insert("name".into(), method_name.into());
         config.version = Some(env!("CARGO_PKG_VERSION").into());
 
         let measured = match truths {
@@ -72,14 +69,20 @@ impl Run {
             Model::Denoiser(denoiser) => denoiser.dtype(),
             Model::Tokens(_) => DType::U8,
         };
+        let title = operator.title().into_owned();
         let likelihood = noise.likelihood(operator, &y, &space, dtype)?;
+        let noise = noise.to_string();
+        // Presets ask the likelihood.
+        let method = daps_methods::registry::build(&method_name, &settings, &*likelihood)?;
+        config.method = daps_methods::registry::resolve(&method_name, &settings, &*likelihood)?;
+        config.method.insert("name".into(), method_name.into());
         let options = by_content(&config.task.options)?;
         let inputs = files::sha256(format!("{options}\n{}\n{about}\n", by_content(&config.prior)?));
         let named = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
         let about = About {
-            title: task::title(&name).to_owned(),
+            title,
             prior: named.map_or("", |p| p.rsplit('/').next().unwrap_or(p)).to_owned(),
-            noise: Some(noise.to_string()),
+            noise: Some(noise),
             text: Some(config.to_toml()?),
             inputs,
             notes,

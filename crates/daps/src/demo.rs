@@ -126,7 +126,7 @@ impl Demo {
         }
         let scale = 2;
         let tasks = self.subject.tasks;
-        let letters = tasks.iter().flat_map(|t| t.title.split(' ')).map(str::len).max().unwrap_or(0);
+        let letters = tasks.iter().flat_map(|t| t.title().split(' ')).map(str::len).max().unwrap_or(0);
         let (left, top) = (letters * LETTER * scale + 3 * GAP, LETTER * scale + 2 * GAP);
         let mut canvas = Canvas::new(left + columns.len() * (CELL + GAP), top + tasks.len() * (CELL + GAP));
         for (c, (name, _)) in columns.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Demo {
         }
         for (r, task) in tasks.iter().enumerate() {
             let y = top + r * (CELL + GAP);
-            let words: Vec<&str> = task.title.split(' ').collect();
+            let words: Vec<&str> = task.title().split(' ').collect();
             for (k, word) in words.iter().enumerate() {
                 let line = LETTER * scale + 6;
                 canvas.text(word, (GAP, y + CELL / 2 + k * line - words.len() * line / 2), scale);
@@ -189,7 +189,7 @@ impl Demo {
             let m = &r.summary.measurements[0];
             let of = |list: &Option<Vec<f64>>| list.as_ref().map(|l| l[m.chosen]);
             vec![
-                format!("<a href=\"{0}/report.html\">{1}</a>", r.task.name, escape(r.task.title)),
+                format!("<a href=\"{0}/report.html\">{1}</a>", r.task.name, escape(r.task.title())),
                 number(of(&m.psnr), 2),
                 number(of(&m.ssim), 3),
                 number(m.mean_psnr, 2),
@@ -214,7 +214,7 @@ impl Demo {
         page.warnings(
             &rows
                 .iter()
-                .flat_map(|r| r.summary.warnings.iter().map(move |w| format!("{}: {w}", r.task.title)))
+                .flat_map(|r| r.summary.warnings.iter().map(move |w| format!("{}: {w}", r.task.title())))
                 .collect::<Vec<_>>(),
         );
         Ok(page.finish())

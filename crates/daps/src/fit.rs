@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{batched, from_f64};
 use daps_core::{Corruption, Gaussian, Mismatch, Operator, Rate, RowCovariance, Task};
+use daps_methods::Facts;
 use daps_methods::registry::METHODS;
 use daps_operators::registry::OPERATORS;
 use daps_priors::{GaussianMixture, Listed};
@@ -19,45 +20,56 @@ pub struct Fit {
     pub refusals: Vec<Option<String>>,
 }
 
+/// What presets ask of a measurement by the operator of a name, under Gaussian noise: it is the same at any size.
+pub fn facts(operator: &str) -> Result<Facts> {
+    let operator = daps_operators::entry(operator)?.small()?;
+    Ok(Facts::of(&*continuous_task(operator)?.likelihood))
+}
+
 /// Asks every method about a small task of every operator, with a prior that has all powers, and of tokens where it measures
 /// those.
 pub fn matrix() -> Result<Vec<Fit>> {
     let mut tasks = Vec::with_capacity(OPERATORS.len());
     for entry in OPERATORS {
-        let operator = (entry.example)([3, 16, 16], 0)?.operator;
-        let shape = operator.input_shape().to_vec();
-        let rows = operator.rows().unwrap_or(1);
-        let dims = batched(rows, operator.output_shape());
-        let y = from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?;
-        let mean = vec![0.0; shape.iter().product()];
-        let prior = GaussianMixture::gaussian(&shape, mean, RowCovariance::Scalar(1.0))?;
-        let mut of_operator = vec![];
-        of_operator.push(Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator.clone(), y, 0.1)?))?);
+        let operator = entry.small()?;
+        let mut of_operator = vec![continuous_task(operator.clone())?];
         if operator.as_local().is_some() {
-            of_operator.push(token_task(operator, rows)?);
+            of_operator.push(token_task(operator)?);
         }
-        tasks.push((entry.name, of_operator));
+        tasks.push(of_operator);
     }
     let mut all = Vec::with_capacity(METHODS.len());
     for entry in METHODS {
         let settings =
             entry.example.parse().map_err(|e| crate::Error::Config(format!("{}: {e}", entry.name)))?;
         let mut refusals = Vec::with_capacity(tasks.len());
-        for (operator, of_operator) in &tasks {
-            let method = (entry.build)(&settings, operator)?;
+        for of_operator in &tasks {
             // One task that is accepted will do; else the first refusal says why.
-            let mut answers = of_operator.iter().map(|task| method.check(task).err().map(|e| e.to_string()));
-            let first = answers.next().flatten();
-            refusals.push(if answers.any(|refusal| refusal.is_none()) { None } else { first });
+            let mut answers = Vec::with_capacity(of_operator.len());
+            for task in of_operator {
+                let method = (entry.build)(&settings, &Facts::of(&*task.likelihood))?;
+                answers.push(method.check(task).err().map(|e| e.to_string()));
+            }
+            refusals.push(if answers.contains(&None) { None } else { answers.swap_remove(0) });
         }
         all.push(Fit { method: entry.name, refusals });
     }
     Ok(all)
 }
 
+/// A measurement of zeros under Gaussian noise, with a Gaussian prior.
+fn continuous_task(operator: Arc<dyn Operator>) -> Result<Task> {
+    let (shape, rows) = (operator.input_shape().to_vec(), operator.rows().unwrap_or(1));
+    let dims = batched(rows, operator.output_shape());
+    let y = from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?;
+    let mean = vec![0.0; shape.iter().product()];
+    let prior = GaussianMixture::gaussian(&shape, mean, RowCovariance::Scalar(1.0))?;
+    Ok(Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 0.1)?))?)
+}
+
 /// A measurement of binary tokens with a prior of one sample.
-fn token_task(operator: Arc<dyn Operator>, rows: usize) -> Result<Task> {
-    let shape = operator.input_shape().to_vec();
+fn token_task(operator: Arc<dyn Operator>) -> Result<Task> {
+    let (shape, rows) = (operator.input_shape().to_vec(), operator.rows().unwrap_or(1));
     let dark = |rows: usize, shape: &[usize]| Tensor::zeros(batched(rows, shape), DType::U8, &Device::Cpu);
     let y = dark(rows, operator.output_shape()).map_err(daps_core::Error::from)?;
     let points = dark(1, &shape).map_err(daps_core::Error::from)?;

@@ -8,7 +8,7 @@ use daps_core::{Address, Noise, NoiseModel, Operator, Purpose, Row, Space};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::{Error, Result, load, task, tokens};
+use crate::{Error, Result, load, tokens};
 
 /// Truths to be measured.
 #[derive(Clone)]
@@ -55,13 +55,13 @@ pub(crate) fn measure(
     if let Some(path) = &given.measurement {
         let path = base.join(path);
         let array = daps_files::is_array(&path);
-        if !array && path.exists() && !task::is_measured_as_picture(&given.operator) {
+        if !array && path.exists() && !operator.is_measured_as_picture() {
             let what =
                 format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
         // Counts are no brightness, whatever shape they have.
-        let pictured = task::is_measured_as_picture(&given.operator)
+        let pictured = operator.is_measured_as_picture()
             && space.symbols().is_none()
             && matches!(given.noise, NoiseModel::Level(_) | NoiseModel::Unknown { .. });
         let meaning = match pictured && operator.output_shape().len() == 3 {

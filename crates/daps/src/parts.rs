@@ -60,7 +60,8 @@ impl Run {
     /// A run that draws samples for every row of the problem's likelihood: each is one measurement.
     #[must_use]
     pub fn of(problem: Task) -> Parts {
-        let title = problem.likelihood.name().to_owned();
+        let title = problem.likelihood.measured_by().map(|operator| operator.title().into_owned());
+        let title = title.unwrap_or_else(|| problem.likelihood.name().to_owned());
         let prior = match &problem.model {
             Model::Denoiser(model) => model.fingerprint(),
             Model::Tokens(model) => model.fingerprint(),
@@ -158,10 +159,10 @@ impl Parts {
             Chosen::Method(method) => method,
             Chosen::Preset(_) if space.symbols().is_some() => {
                 let name = task::default_method(true);
-                daps_methods::registry::build(name, &toml::Table::new(), problem.likelihood.name())?
+                daps_methods::registry::build(name, &toml::Table::new(), &*problem.likelihood)?
             }
             Chosen::Preset(preset) => {
-                Arc::new(preset.settings(problem.likelihood.name(), None, None)?) as Arc<dyn Method>
+                Arc::new(preset.settings(&*problem.likelihood, None, None)?) as Arc<dyn Method>
             }
         };
         let truth = match truth {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use daps_core::{Operator, Step};
+use daps_core::{Operator, Shown, Step};
 use image::{Rgb, RgbImage};
 
 use crate::Result;
@@ -66,12 +66,12 @@ pub fn heat_color(t: f64) -> [u8; 3] {
 /// mask hides in grey; Fourier magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
 #[must_use]
 pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<RgbImage> {
-    match (operator.name(), operator.output_shape()) {
-        ("phase_retrieval", &[c, h, w]) if is_image(&[c, h, w]) => {
+    match (operator.shown(), operator.output_shape()) {
+        (Shown::LogMagnitudes, &[c, h, w]) if is_image(&[c, h, w]) => {
             let magnitudes: Vec<f64> = y.iter().map(|v| v.abs()).collect();
             Some(image(&log_scaled(&magnitudes), [c, h, w]))
         }
-        (_, &[coils, 2, h, w]) if h > 1 && w > 1 => {
+        (Shown::CoilSpectra, &[coils, 2, h, w]) if h > 1 && w > 1 => {
             let n = h * w;
             let power = |at: usize| {
                 (0..coils).map(|c| y[2 * c * n + at].hypot(y[(2 * c + 1) * n + at]).powi(2)).sum()
@@ -79,13 +79,14 @@ pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<Rgb
             let magnitudes: Vec<f64> = (0..n).map(|at| f64::sqrt(power(at))).collect();
             Some(image(&log_scaled(&magnitudes), [1, h, w]))
         }
-        (_, &[c, h, w]) if is_image(&[c, h, w]) => {
-            let seen = operator.as_linear().and_then(|l| l.diagonal());
-            let seen = seen.map(|rows| if rows.len() == 1 { &rows[0] } else { &rows[row] });
-            let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| s[i] == 0.0) { 0.0 } else { *v };
+        (Shown::Image, &[c, h, w]) if is_image(&[c, h, w]) => {
+            let seen = operator.visible();
+            let seen = seen.as_ref().map(|rows| if rows.len() == 1 { &rows[0] } else { &rows[row] });
+            let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| !s[i]) { 0.0 } else { *v };
             Some(image(&y.iter().enumerate().map(shown).collect::<Vec<_>>(), [c, h, w]))
         }
-        _ => at_sites(y, operator, row),
+        (Shown::AtSites, _) => at_sites(y, operator, row),
+        _ => None,
     }
 }
 

@@ -107,7 +107,7 @@ impl Run {
 
     /// Whether several samples explain a measurement equally well.
     pub(crate) fn is_ambiguous(&self) -> bool {
-        self.operator().is_some_and(|operator| crate::task::is_ambiguous(operator.name()))
+        self.operator().is_some_and(|operator| operator.is_ambiguous())
     }
 
     /// The task of some rows.

@@ -9,8 +9,6 @@
 pub struct TaskInfo {
     /// Its name, which is its operator's.
     pub name: &'static str,
-    /// Its name for people.
-    pub title: &'static str,
     /// What is asked.
     pub summary: &'static str,
 }
@@ -21,27 +19,35 @@ pub const NOISE: f64 = 0.05;
 /// Chains per measurement where nothing else is asked for.
 pub const SAMPLES: usize = 4;
 
-const fn task(name: &'static str, title: &'static str, summary: &'static str) -> TaskInfo {
-    TaskInfo { name, title, summary }
+const fn task(name: &'static str, summary: &'static str) -> TaskInfo {
+    TaskInfo { name, summary }
+}
+
+impl TaskInfo {
+    /// Its name for people, which is its operator's.
+    #[must_use]
+    pub fn title(&self) -> &'static str {
+        daps_operators::entry(self.name).map_or(self.name, |entry| entry.title)
+    }
 }
 
 /// The eight tasks, in the order of the paper's table.
 pub const TASKS: &[TaskInfo] = &[
-    task("super_resolution", "super-resolution", "a sharp picture from one of a quarter of its side"),
-    task("inpaint_box", "inpainting, box", "what a hidden square of half the side held"),
-    task("inpaint_random", "inpainting, random", "the 70 % of the pixels that are missing"),
-    task("gaussian_blur", "Gaussian deblurring", "a picture that was out of focus"),
-    task("motion_blur", "motion deblurring", "a picture that was shaken"),
-    task("phase_retrieval", "phase retrieval", "a picture from the magnitudes of its Fourier transform"),
-    task("nonlinear_blur", "nonlinear deblurring", "a picture that was shaken before a camera's tone curve"),
-    task("hdr", "high dynamic range", "what an overexposed picture clipped"),
+    task("super_resolution", "a sharp picture from one of a quarter of its side"),
+    task("inpaint_box", "what a hidden square of half the side held"),
+    task("inpaint_random", "the 70 % of the pixels that are missing"),
+    task("gaussian_blur", "a picture that was out of focus"),
+    task("motion_blur", "a picture that was shaken"),
+    task("phase_retrieval", "a picture from the magnitudes of its Fourier transform"),
+    task("nonlinear_blur", "a picture that was shaken before a camera's tone curve"),
+    task("hdr", "what an overexposed picture clipped"),
 ];
 
 /// The tasks over binary images, in the order of the paper's table; AND is ours.
 pub const DISCRETE: &[TaskInfo] = &[
-    task("inpaint_random", "inpainting, random", "the half of the pixels that are missing"),
-    task("xor", "XOR of pixel pairs", "a binary picture from which of its pixel pairs differ"),
-    task("and", "AND of pixel pairs", "a binary picture from which of its pixel pairs are both light"),
+    task("inpaint_random", "the half of the pixels that are missing"),
+    task("xor", "a binary picture from which of its pixel pairs differ"),
+    task("and", "a binary picture from which of its pixel pairs are both light"),
 ];
 
 /// Every task by name: those on pictures, then those on binary pictures alone.
@@ -54,32 +60,6 @@ pub fn all() -> impl Iterator<Item = &'static TaskInfo> {
 #[must_use]
 pub fn default_method(discrete: bool) -> &'static str {
     if discrete { "discrete_daps" } else { "daps" }
-}
-
-/// The settings of an operator over binary images that are not its own defaults: half of the pixels are hidden.
-#[must_use]
-pub fn discrete_options(operator: &str) -> toml::Table {
-    let hidden = (operator == "inpaint_random").then(|| ("fraction".to_owned(), toml::Value::from(0.5)));
-    hidden.into_iter().collect()
-}
-
-/// What a task or another operator is called for people.
-#[must_use]
-pub fn title(operator: &str) -> &str {
-    all().find(|t| t.name == operator).map_or(operator, |t| t.title)
-}
-
-/// Whether different pictures give the same measurement (a shift, a half turn), so that chains end in several places and one
-/// of them has to be chosen.
-#[must_use]
-pub fn is_ambiguous(operator: &str) -> bool {
-    operator == "phase_retrieval"
-}
-
-/// Whether a measurement can come as a picture; magnitudes and spectra cannot.
-#[must_use]
-pub fn is_measured_as_picture(operator: &str) -> bool {
-    !matches!(operator, "phase_retrieval" | "mri" | "xor" | "and")
 }
 
 #[cfg(test)]
@@ -97,13 +77,14 @@ mod tests {
         assert_eq!(TASKS.len(), 8);
     }
 
-    /// Our presets know linear operators by name; the operators themselves must agree.
+    /// Our presets draw exactly where the operator is linear, whatever its name.
     #[test]
     fn our_presets_draw_exactly_where_the_operator_is_linear() {
         for entry in daps_operators::registry::OPERATORS {
-            let linear = (entry.example)([3, 16, 16], 0).unwrap().operator.as_linear().is_some();
+            let linear = entry.small().unwrap().as_linear().is_some();
             let settings = "preset = 'fast'".parse().unwrap();
-            let resolved = daps_methods::registry::resolve("daps", &settings, entry.name).unwrap();
+            let facts = crate::fit::facts(entry.name).unwrap();
+            let resolved = daps_methods::registry::resolve_by("daps", &settings, &facts).unwrap();
             assert_eq!(resolved["kernel"]["kind"].as_str() == Some("exact"), linear, "{}", entry.name);
         }
     }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::experiment::{
     Block, Cell, Experiment, ExperimentConfig, ExperimentTask, MethodEntry, Pair, Store,
 };
+use crate::fit::facts;
 use crate::progress::Progress;
 use crate::tuned::Tuned;
 use crate::{Error, Result, files};
@@ -180,7 +181,10 @@ impl Search {
         let is_setting = |p: &&Parameter| {
             let mut settings = method.settings.clone();
             p.set(&mut settings, p.default);
-            config.tasks().all(|t| registry::build(&method.name, &settings, &t.operator).is_ok())
+            let fits = |operator: &str| {
+                registry::resolve_by(&method.name, &settings, &facts(operator)?).map_err(Error::from)
+            };
+            config.tasks().all(|t| fits(&t.operator).is_ok())
         };
         let parameters: Vec<Parameter> =
             entry.parameters.iter().filter(is_free).filter(is_setting).copied().collect();
@@ -273,7 +277,8 @@ impl Search {
         };
         let (trials, metric, images) = (config.methods.len(), self.metric.name(), experiment.images());
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
-            let settings = registry::resolve(name, &config.methods[found.trial].settings, &task.operator)?;
+            let settings =
+                registry::resolve_by(name, &config.methods[found.trial].settings, &facts(&task.operator)?)?;
             tuned.tasks.insert(task.operator.clone(), settings);
             let how = format!(
                 "the best of {trials} trials by {metric} on {images} images with {} each, seed {}, {}; prior: {}",

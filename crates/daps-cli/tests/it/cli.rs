@@ -71,10 +71,27 @@ fn lists_and_explains_what_the_registries_hold() {
         ("network", "config = \"ffhq256\""),
         ("1k", "5 ODE steps x 200 levels"),
         ("daps-stable", "(method of the mixture test bed)"),
+        ("gaussian_blur", "langevin of the preset paper (tuned by its authors)"),
+        ("mri", "langevin of the preset paper (those of motion_blur)"),
+        ("dense", "(its steps follow from the operator's curvature)"),
+        ("paper", "any other operator gets steps from its curvature"),
+        ("best", "dynamics (kernel underdamped), with steps from the curvature, elsewhere"),
     ] {
         let explained = text(&daps(&["explain", name]).stdout);
         assert!(explained.contains(part), "{name}: {explained}");
     }
+    // What does not fit is named, and each reason is said once.
+    let explained = text(&daps(&["explain", "tv"]).stdout);
+    let reasons: Vec<&str> = explained.lines().filter(|l| l.contains("does not fit")).collect();
+    assert!(reasons.iter().enumerate().all(|(i, line)| !reasons[..i].contains(line)), "{explained}");
+    assert!(reasons[0].contains("tv needs") && explained.contains("phase_retrieval"), "{explained}");
+    assert!(!reasons.iter().any(|line| line.contains("dense")), "{explained}");
+    let methods = text(&daps(&["list", "methods"]).stdout);
+    let columns = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let head = columns(methods.lines().find(|l| l.contains("dense")).unwrap());
+    let row = columns(methods.lines().find(|l| l.trim_start().starts_with("tv ")).unwrap());
+    let dense = head.iter().position(|h| h == "dense").unwrap();
+    assert_eq!(row[dense], "yes", "{methods}");
     refused(&["explain", "nonsense"], "nothing is called 'nonsense'; see: daps list tasks|operators|");
 }
 

@@ -368,6 +368,8 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
         check(task, &["--measurement", &image], says);
     }
     check("hdr", &["--image", &image, "--factor", "4"], "unknown field `factor`");
+    check("dense", &["--image", &image], "dense needs --set matrix=FILE: an array [outputs, inputs]");
+    check("blur", &["--image", &image], "blur needs --kernel-file FILE: a picture");
     check("super_resolution", &["--image", &image, "--factor", "5"], "super_resolution");
     check("hdrr", &["--image", &image], "unknown operator 'hdrr'");
     check("hdr", &["--image", &image, "--preset", "slow"], "unknown preset 'slow'");

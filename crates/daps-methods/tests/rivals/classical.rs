@@ -61,7 +61,7 @@ fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one()
     let linear = operator.as_linear().unwrap();
     let normal = to_f64(&linear.adjoint(&operator.apply(&x).unwrap()).unwrap()).unwrap();
     let (data, x) = (to_f64(&linear.adjoint(&y).unwrap()).unwrap(), to_f64(&x).unwrap());
-    let damping = 0.04 * linear.norm_squared()[0];
+    let damping = 0.04 * linear.norm_squared().unwrap()[0];
     assert!(damping > 0.01);
     for i in 0..36 {
         let left = normal[i] + damping * x[i];

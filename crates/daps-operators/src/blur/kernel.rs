@@ -15,6 +15,9 @@ const SEPARABLE: f64 = 1e-6;
 /// pixels a side, which is more than any picture that is read has. Whether it fits its image is judged when the blur is built.
 const MOST_SIDE: usize = 2047;
 
+/// The largest standard deviation of a Gaussian kernel, in pixels: beyond it any kernel is flat, and folding would take long.
+const WIDEST: f64 = 1e5;
+
 /// What an image is beyond its border.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -152,24 +155,34 @@ pub(super) fn check_side(what: &str, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// A Gaussian kernel of odd side `size`, cut off at four standard deviations (as scipy does) and normalised.
+/// A Gaussian kernel of odd side `size` as scipy makes it from a single bright pixel: the Gaussian is cut off at four standard
+/// deviations and normalised; what then lies beyond the kernel's box is folded back at its border.
 pub fn gaussian_kernel(size: usize, std: f64) -> Result<Kernel> {
     if size.is_multiple_of(2) {
         return Err(Error::invalid("Gaussian kernel size", "an odd number", size));
     }
     check_side("Gaussian kernel size", size)?;
-    if !(std.is_finite() && std > 0.0) {
-        return Err(Error::invalid("Gaussian kernel std", "a positive finite number", std));
+    if !(std > 0.0 && std <= WIDEST) {
+        let expected = format!("a positive number up to {WIDEST}");
+        return Err(Error::invalid("Gaussian kernel std", expected, std));
     }
-    let center = (size / 2) as isize;
-    let reach = ((4.0 * std + 0.5) as usize).min(size / 2) as isize;
-    let weight = |d: isize| {
-        if d.abs() > reach { 0.0 } else { (-0.5 * (d as f64 / std).powi(2)).exp() }
-    };
-    let line: Vec<f64> = (0..size as isize).map(|i| weight(i - center)).collect();
-    let sum: f64 = line.iter().sum();
+    let (center, reach) = ((size / 2) as isize, (4.0 * std + 0.5) as isize);
+    let weight = |d: isize| (-0.5 * (d as f64 / std).powi(2)).exp();
+    let mut line = vec![0.0; size];
+    let mut sum = 0.0;
+    for d in -reach..=reach {
+        line[folded(center + d, size)] += weight(d);
+        sum += weight(d);
+    }
     let values: Vec<f64> = line.iter().flat_map(|a| line.iter().map(move |b| a * b / (sum * sum))).collect();
     Kernel::new(&values, size, size)
+}
+
+/// The place in a line of `n` that position `p` is mirrored to, where the outermost place is repeated (d c b a | a b c d | d c b a).
+fn folded(p: isize, n: usize) -> usize {
+    let n = n as isize;
+    let p = p.rem_euclid(2 * n);
+    (if p < n { p } else { 2 * n - 1 - p }) as usize
 }
 
 #[cfg(test)]
@@ -184,6 +197,78 @@ mod tests {
         assert!(kernel.factors().unwrap().is_some());
         let corner = Kernel::new(&[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], 2, 3).unwrap();
         assert_eq!((corner.height, corner.width, corner.above, corner.left), (1, 2, 0, 0));
+    }
+
+    /// Numbers of scipy 1.17.1: `gaussian_filter` of a pixel of 1 in the middle of zeros, the middle row up to its middle and the
+    /// same columns of the first row. Tails fold up to ten times.
+    #[test]
+    fn tails_beyond_the_box_fold_back_as_in_scipy() {
+        let cases: [(usize, f64, &[f64], &[f64]); 4] = [
+            (
+                9,
+                5.0,
+                &[
+                    0.012349006725662696,
+                    0.012373035387188942,
+                    0.012412171942938565,
+                    0.012445402865789887,
+                    0.012458523827405013,
+                ],
+                &[
+                    0.012240452337941733,
+                    0.012264269774654706,
+                    0.012303062299103572,
+                    0.012336001104332507,
+                    0.012349006725662696,
+                ],
+            ),
+            (
+                7,
+                1.5,
+                &[0.011593847478992784, 0.029354307913020666, 0.056665480144901886, 0.07073698608724026],
+                &[0.0019002406916287023, 0.0048111940813427186, 0.009287516622685068, 0.011593847478992784],
+            ),
+            (
+                3,
+                7.5,
+                &[0.11111241513318859, 0.11111632738308089],
+                &[0.11110850302104108, 0.11111241513318858],
+            ),
+            // The outermost place of either tail folds.
+            (
+                5,
+                0.8,
+                &[0.011145946071790605, 0.11385317803856386, 0.24867820378576602],
+                &[0.0004995697730802704, 0.005102985960173011, 0.011145946071790605],
+            ),
+        ];
+        for (size, std, middle, first) in cases {
+            let kernel = gaussian_kernel(size, std).unwrap();
+            assert_eq!((kernel.height, kernel.width), (size, size));
+            for (row, expected) in [(size / 2, middle), (0, first)] {
+                for (column, expected) in expected.iter().enumerate() {
+                    let found = kernel.values[row * size + column];
+                    assert!((found - expected).abs() < 1e-15, "{size}, {std}: {found} vs {expected}");
+                }
+            }
+        }
+        assert!(gaussian_kernel(5, 1e9).is_err());
+    }
+
+    /// The plain formula, without folding.
+    #[test]
+    fn where_no_tail_folds_the_kernel_keeps_its_bits() {
+        for (size, std) in [(61, 3.0), (15, 1.5), (7, 0.8), (9, 1.0)] {
+            let center = (size / 2) as isize;
+            let reach = (4.0f64 * std + 0.5) as isize;
+            let weight =
+                |d: isize| if d.abs() > reach { 0.0 } else { (-0.5 * (d as f64 / std).powi(2)).exp() };
+            let line: Vec<f64> = (0..size as isize).map(|i| weight(i - center)).collect();
+            let sum: f64 = line.iter().sum();
+            let plain: Vec<f64> =
+                line.iter().flat_map(|a| line.iter().map(move |b| a * b / (sum * sum))).collect();
+            assert_eq!(gaussian_kernel(size, std).unwrap(), Kernel::new(&plain, size, size).unwrap());
+        }
     }
 
     #[test]

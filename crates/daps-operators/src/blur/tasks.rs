@@ -12,7 +12,11 @@ use super::{Blur, Border, Kernel, gaussian_kernel, motion_kernel};
 use crate::example::{Example, registered, with_input};
 use crate::files::read;
 use crate::params::{Params, kernel_size, required, side};
-use crate::registry::FileParameter;
+use crate::registry::{FileParameter, FromFile};
+
+/// The option of `daps solve` that gives a kernel, and the operator that takes it.
+pub(crate) const SUPPLY: &str = "--kernel-file FILE";
+const FROM_FILE: Option<FromFile> = Some(FromFile { operator: "blur", parameter: "kernel" });
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -26,6 +30,8 @@ pub(crate) struct GaussianParams {
 }
 
 impl Params for GaussianParams {
+    const FROM_FILE: Option<FromFile> = FROM_FILE;
+
     fn complete(self, shape: &[usize]) -> Self {
         let std = 3.0 * (side(shape) as f64 / 256.0).sqrt();
         Self { size: self.size.or(Some(kernel_size(shape))), std: self.std.or(Some(std)), ..self }
@@ -55,6 +61,9 @@ impl Default for MotionParams {
 }
 
 impl Params for MotionParams {
+    const SUPPLY: &'static str = SUPPLY;
+    const FROM_FILE: Option<FromFile> = FROM_FILE;
+
     fn complete(self, shape: &[usize]) -> Self {
         Self { size: self.size.or(Some(kernel_size(shape))), ..self }
     }

@@ -7,13 +7,18 @@ use candle_core::Tensor;
 use daps_core::{Operator, Result};
 use daps_files::is_picture;
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use super::{Inpainting, box_mask, random_mask};
 use crate::example::{Example, ROWS, registered, with_input};
 use crate::files::{read, with_rank};
 use crate::params::{Params, required, side};
-use crate::registry::FileParameter;
+use crate::registry::{FileParameter, FromFile};
 use crate::rows::image_shape;
+
+/// The option of `daps solve` that gives a mask, and the operator that takes it.
+const SUPPLY: &str = "--mask FILE";
+const FROM_FILE: Option<FromFile> = Some(FromFile { operator: "inpaint", parameter: "mask" });
 
 #[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +30,9 @@ pub(crate) struct BoxParams {
 }
 
 impl Params for BoxParams {
+    const SUPPLY: &'static str = SUPPLY;
+    const FROM_FILE: Option<FromFile> = FROM_FILE;
+
     fn complete(self, shape: &[usize]) -> Self {
         let side = side(shape);
         Self { size: self.size.or(Some(side / 2)), margin: self.margin.or(Some(side / 8)) }
@@ -55,6 +63,14 @@ impl Default for RandomParams {
 }
 
 impl Params for RandomParams {
+    const SUPPLY: &'static str = SUPPLY;
+    const FROM_FILE: Option<FromFile> = FROM_FILE;
+
+    /// Half of the pixels, as in the paper.
+    fn over_tokens() -> Table {
+        [("fraction".to_owned(), 0.5.into())].into_iter().collect()
+    }
+
     fn drawn(&self) -> Option<&'static str> {
         Some("its mask")
     }
@@ -75,6 +91,7 @@ pub(crate) struct MaskParams {
 impl Params for MaskParams {
     const FILES: &'static [FileParameter] =
         &[required("mask", "a picture (white = kept), or an array of zeros and ones [height, width]")];
+    const WITHOUT_FILE: Option<&'static str> = Some("inpaint_random");
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let mut mask = with_rank(&read(&self.mask, "mask")?, 4)?;

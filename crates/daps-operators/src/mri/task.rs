@@ -29,6 +29,7 @@ pub(crate) struct MriParams {
 }
 
 impl Params for MriParams {
+    const SUPPLY: &'static str = "--set maps=FILE and --set mask=FILE";
     const FILES: &'static [FileParameter] = &[
         optional(
             "maps",

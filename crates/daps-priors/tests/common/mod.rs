@@ -148,20 +148,8 @@ impl Operator for Dense {
         let matrices = rows.iter().map(|&r| self.matrices[r].clone()).collect();
         Ok(Arc::new(Self { input: self.input.clone(), output: self.output.clone(), matrices }))
     }
-    fn as_differentiable(&self) -> Option<&dyn Differentiable> {
-        Some(self)
-    }
     fn as_linear(&self) -> Option<&dyn Linear> {
         Some(self)
-    }
-}
-
-impl Differentiable for Dense {
-    fn vjp(&self, _x: &Tensor, r: &Tensor) -> Result<Tensor> {
-        self.adjoint(r)
-    }
-    fn lipschitz_squared(&self) -> Vec<f64> {
-        self.norm_squared()
     }
 }
 
@@ -169,8 +157,8 @@ impl Linear for Dense {
     fn adjoint(&self, r: &Tensor) -> Result<Tensor> {
         self.times(r, &self.output, &self.input, true)
     }
-    fn norm_squared(&self) -> Vec<f64> {
-        self.matrices.iter().map(|m| m.iter().map(|a| a * a).sum()).collect()
+    fn norm_squared(&self) -> Option<Vec<f64>> {
+        Some(self.matrices.iter().map(|m| m.iter().map(|a| a * a).sum()).collect())
     }
 }
 

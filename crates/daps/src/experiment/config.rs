@@ -140,6 +140,21 @@ pub struct ExperimentTask {
     pub options: Table,
 }
 
+impl ExperimentTask {
+    /// What the operator is called for people.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        daps_operators::entry(&self.operator).map_or(&self.operator, |entry| entry.title)
+    }
+
+    /// Whether several images fit a measurement equally.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        let operator = daps_operators::entry(&self.operator).and_then(|entry| entry.small());
+        operator.is_ok_and(|operator| operator.is_ambiguous())
+    }
+}
+
 /// A method of an experiment: what is not listed here are its settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MethodEntry {

@@ -44,6 +44,7 @@ pub use estimate::Estimate;
 pub(crate) use store::Store;
 
 use crate::config::settle;
+use crate::fit::facts;
 use crate::inputs::by_content;
 use crate::picture::is_image;
 use crate::prior::Model;
@@ -53,7 +54,7 @@ use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
 /// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
-const NUMERICS: u32 = 3;
+const NUMERICS: u32 = 4;
 
 /// The LPIPS of the paper's code.
 const BACKBONE: Backbone = Backbone::Vgg16;
@@ -186,7 +187,9 @@ impl Experiment {
             let (Some(file), Some(tuned)) = (&method.tuned, tuned) else { continue };
             let parameters = registry::entry(&method.name)?.parameters;
             let fixed = |settings: &Table, operator: &str| {
-                let mut fixed = registry::resolve(&method.name, settings, operator).unwrap_or_default();
+                let resolved =
+                    facts(operator).map(|facts| registry::resolve_by(&method.name, settings, &facts));
+                let mut fixed = resolved.ok().and_then(|resolved| resolved.ok()).unwrap_or_default();
                 parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
                 fixed
             };
@@ -380,8 +383,8 @@ mod tests {
     fn settings_that_a_tuned_file_overrules_are_told_of() {
         let dir = tempfile::tempdir().unwrap();
         let tune = |name: &str, settings: &str, searched: &str| {
-            let settings =
-                registry::resolve(name, &format!("{settings}\n{searched}").parse().unwrap(), "hdr");
+            let settings = format!("{settings}\n{searched}").parse().unwrap();
+            let settings = registry::resolve_by(name, &settings, &facts("hdr").unwrap());
             let tasks = [("hdr".to_owned(), settings.unwrap())].into();
             let tuned = Tuned { name: name.into(), found: Default::default(), tasks };
             tuned.write(&dir.path().join("tuned.toml")).unwrap();

@@ -13,7 +13,7 @@ use crate::canvas::{self, Canvas};
 use crate::picture::{self, is_image};
 use crate::outcome::Outcome;
 use crate::output::shown_measurement;
-use crate::{Error, Result, Run, files, task};
+use crate::{Error, Result, Run, files};
 
 /// Chains of a cell that are shown.
 const MOST_CHAINS: usize = 8;
@@ -107,7 +107,7 @@ pub(super) fn half_turned(image: &[f64], plane: usize, turn: impl Fn(usize) -> b
 pub(super) fn half_turns(experiment: &Experiment, directory: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     let pairs = if experiment.config.half_turns { experiment.pairs()? } else { vec![] };
-    for (k, task) in experiment.config.tasks().enumerate().filter(|(_, t)| task::is_ambiguous(&t.operator)) {
+    for (k, task) in experiment.config.tasks().enumerate().filter(|(_, t)| t.is_ambiguous()) {
         let pair = pairs.iter().find(|p| p.task.label == task.label && p.refusal.is_none());
         let Some(run) = pair.map(|p| experiment.run(p, experiment.config.seeds[0], &[0])).transpose()? else {
             continue;

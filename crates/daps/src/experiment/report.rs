@@ -11,7 +11,7 @@ use super::notes::notes;
 use super::order::order;
 use super::statistics::{Average, median, paired};
 use super::{Experiment, ExperimentTask, MethodEntry, Progressed, curves, pictures};
-use crate::{assets, report::number, task};
+use crate::{assets, report::number};
 
 /// Columns that are compared with a baseline, and with the paper's order.
 pub(super) const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
@@ -67,7 +67,7 @@ pub(super) fn document(
             continue;
         }
         pieces.push(Piece::Heading(match task.label == task.operator {
-            true => capital(task::title(&task.operator)),
+            true => capital(task.title()),
             false => capital(&task.label),
         }));
         pieces.push(one_task(&groups, task, &methods, fid));
@@ -171,11 +171,12 @@ fn one_task(
 ) -> Piece {
     let mut columns = Columns::default();
     let several = methods.iter().flat_map(|m| groups.get(&task.label, &m.label)).any(|c| c.samples > 1);
+    let is_ambiguous = task.is_ambiguous();
     let wanted = |name: &&str| match *name {
         "psnr_mean" => several,
         "chi2" => !groups.experiment.is_discrete(),
-        "psnr_best" => several && task::is_ambiguous(&task.operator),
-        name if SUCCESSES.contains(&name) => task::is_ambiguous(&task.operator),
+        "psnr_best" => several && is_ambiguous,
+        name if SUCCESSES.contains(&name) => is_ambiguous,
         _ => true,
     };
     for column in SHOWN.iter().chain(&SUCCESSES).filter(|n| wanted(n)).filter_map(|n| named(n)) {

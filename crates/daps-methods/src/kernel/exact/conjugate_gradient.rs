@@ -42,7 +42,10 @@ pub(super) fn draw(
         combine_dot(&[(&[1.0], &data), (&[1.0], &likelihood.scale_by_variance(w)?)], Some(w))
     };
     let right = operator.adjoint(&likelihood.weigh(&residual)?)?;
-    let hard = precisions.as_ref().map_or_else(Vec::new, |p| p.hard(operator, mean.dims()[0]));
+    let hard = match &precisions {
+        Some(precisions) => precisions.hard(&likelihood.norm_squared()?, mean.dims()[0]),
+        None => vec![],
+    };
     let (change, iterations) = match approximate(&right).transpose()? {
         None if wide => {
             let (w, iterations) =
@@ -93,10 +96,9 @@ impl Precisions {
     }
 
     /// Rows for which it is worth its cost in every iteration.
-    fn hard(&self, operator: &dyn Linear, rows: usize) -> Vec<bool> {
-        let norm = operator.norm_squared();
+    fn hard(&self, norm: &[f64], rows: usize) -> Vec<bool> {
         let hard = |row: usize| {
-            pick(&norm, row) * pick(&self.data, row) >= WORTH_PRECONDITIONING * pick(&self.prior, row)
+            pick(norm, row) * pick(&self.data, row) >= WORTH_PRECONDITIONING * pick(&self.prior, row)
         };
         (0..rows).map(hard).collect()
     }

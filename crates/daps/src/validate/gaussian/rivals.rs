@@ -75,7 +75,7 @@ pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Vec<Rival>
     let mut methods: Vec<(&str, Arc<dyn Method>)> =
         vec![(EXACT, Arc::new(tweedie_table(&problem.prior, 1)?))];
     for entry in METHODS {
-        let method = registry::build(entry.name, &Table::new(), "dense")?;
+        let method = registry::build(entry.name, &Table::new(), &*task.likelihood)?;
         if method.check(&task).is_ok() {
             methods.push((entry.name, method));
         }
