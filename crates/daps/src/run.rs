@@ -14,9 +14,9 @@ use daps_core::{
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::inputs::by_content;
+use crate::inputs::{by_content, prior_by_content};
 use crate::measure::{Truths, measure, measured, only_visible};
-use crate::prior::Model as Prior;
+use crate::prior::Built;
 use crate::progress::Progress;
 use crate::record::Record;
 use crate::summary::Summary;
@@ -43,6 +43,8 @@ pub struct Run {
     pub(crate) numbers: Vec<u64>,
     /// (measurement, chain) of every sample.
     pub(crate) rows: Vec<Row>,
+    /// What people call the prior, with the digest of its weights.
+    pub(crate) prior: String,
     /// What the prior's file says beside its tensors, as a digest.
     about: String,
     notes: Vec<String>,
@@ -66,25 +68,28 @@ impl Run {
         check_chains(config.samples, config.task.measurements)?;
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
-        let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
+        let source = prior::open(&config.prior, base)?;
+        let (method, settings) = config.method(source.is_discrete())?;
         daps_methods::registry::build(&method, &settings, &config.task.operator)?;
         daps_operators::registry::entry(&config.task.operator)?;
-        let model = prior::build(&mut config.prior, &config.task.shape, base)?;
-        Self::with(config, base, model, None)
+        let prior = source.build(&config.task.shape)?;
+        config.prior.complete(&prior);
+        Self::with(config, base, prior, None)
     }
 
     /// The same with a prior that is built already, and with truths that are, where there are any.
     pub(crate) fn with(
         mut config: RunConfig,
         base: &Path,
-        prior: Prior,
+        prior: Built,
         truths: Option<&Truths>,
     ) -> Result<Self> {
         let name = config.task.operator.clone();
         let (method_name, settings) = config.method(matches!(prior.model, Model::Tokens(_)))?;
         let method = daps_methods::registry::build(&method_name, &settings, &name)?;
         let entry = daps_operators::registry::entry(&name)?;
-        let Prior { model, analytic, mut notes, about } = prior;
+        let title = prior.title();
+        let Built { model, analytic, mut notes, about, .. } = prior;
         let shape = model.shape().to_vec();
         let mut options = match model {
             Model::Tokens(_) => task::discrete_options(&name),
@@ -140,6 +145,7 @@ impl Run {
             names,
             numbers,
             rows,
+            prior: title,
             about,
             notes,
         };
@@ -153,6 +159,12 @@ impl Run {
         &self.notes
     }
 
+    /// What people call the prior, with the digest of its weights.
+    #[must_use]
+    pub fn prior(&self) -> &str {
+        &self.prior
+    }
+
     /// The configuration with everything spelled out.
     #[must_use]
     pub fn config(&self) -> &RunConfig {
@@ -162,7 +174,8 @@ impl Run {
     /// A digest of what the run depends on beside its configuration's text and its measurement: what is in the files that the
     /// operator's and the prior's settings name.
     pub(crate) fn inputs(&self) -> Result<String> {
-        let (options, prior) = (by_content(&self.config.task.options)?, by_content(&self.config.prior)?);
+        let options = by_content(&self.config.task.options)?;
+        let prior = prior_by_content(&self.config.prior)?.to_table()?;
         Ok(files::sha256(format!("{options}\n{prior}\n{}\n", self.about)))
     }
 
@@ -416,14 +429,12 @@ mod tests {
         save("mask.npy", vec![1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
         save("y.npy", vec![0.0; 4 * measurements]);
         let config = "samples = 1\n[task]\noperator = 'inpaint'\nshape = [1, 2, 2]\nmeasurement = 'y.npy'\n\
-                      options = { mask = 'mask.npy' }\n[prior]\nkind = 'listed'\n";
+                      options = { mask = 'mask.npy' }\n[prior]\nkind = 'gaussian'\n";
         let mut config = RunConfig::parse(config)?;
         config.settle(dir)?;
         let chain = daps_core::Corruption::new(2, daps_core::Rate::Uniform)?;
         let listed = daps_priors::Listed::all(chain, &[1, 2, 2], |_| 1.0)?;
-        let model = Model::Tokens(Arc::new(listed));
-        let prior = Prior { model, analytic: None, notes: vec![], about: String::new() };
-        Run::with(config, dir, prior, None)
+        Run::with(config, dir, Built::new("listed", Model::Tokens(Arc::new(listed))), None)
     }
 
     /// All measured tokens are wrong: each counts 1/β² = 400, whatever the measurement's mask and the rows beside it.

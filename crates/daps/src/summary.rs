@@ -24,6 +24,9 @@ const APART: f64 = 1.2;
 /// What a run found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
+    /// What people call the prior, with the digest of its weights.
+    #[serde(default)]
+    pub prior: String,
     /// Samples in all.
     pub samples: usize,
     /// Chains that diverged; they are in the files and left out of means and errors.
@@ -257,6 +260,7 @@ impl Outcome {
             average(found.iter().flat_map(|m| f(m).iter().flatten().copied()))
         };
         let mut summary = Summary {
+            prior: run.prior().to_owned(),
             samples: diverged.len(),
             diverged: diverged.iter().filter(|d| **d).count(),
             nfe: cost.nfe,

@@ -32,7 +32,6 @@ pub fn number(value: Option<f64>, digits: usize) -> String {
 pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Result<String> {
     let (config, summary) = (&run.config, &outcome.summary);
     let mut page = Page::new(task::title(&config.task.operator));
-    let prior = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
     page.lead(&format!(
         "{} samples of {} by <b>{}</b> with the prior <b>{}</b>; noise {}, {} denoiser calls a sample",
         summary.samples,
@@ -42,7 +41,7 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
             format!("{} measurements", run.names.len())
         },
         escape(run.method.info().name),
-        escape(prior.map_or("", |p| p.rsplit('/').next().unwrap_or(p))),
+        escape(run.prior()),
         config.task.noise,
         summary.nfe,
     ));
