@@ -79,7 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let misfit = rows.first().map_or("", |r| r.summary.misfit_title());
     say(&table(&["task", "PSNR", "PSNR of mean", misfit, "denoiser calls", "seconds"], &cells, 1));
     say(&format!(
-        "all pictures: {}\nthe report:   {}",
+        "the prior:    {}\nall pictures: {}\nthe report:   {}",
+        rows.first().map_or("", |r| r.summary.prior.as_str()),
         out.join("demo.png").display(),
         out.join("report.html").display()
     ));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::experiment::{Estimate, Experiment, ExperimentConfig, PriorConfig, Progressed};
+use daps::experiment::{Estimate, Experiment, ExperimentConfig, PriorEntry, Progressed};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -44,7 +44,7 @@ impl Args {
     fn config(&self) -> anyhow::Result<ExperimentConfig> {
         let mut config = ExperimentConfig::read(&self.file)?;
         if let Some(prior) = &self.prior {
-            config.prior = PriorConfig::Table(daps::prior::named(prior)?);
+            config.prior = PriorEntry::Settings(daps::prior::named(prior)?);
         }
         if let Some(data) = &self.data {
             config.data.source = std::path::absolute(data)?;
@@ -54,7 +54,7 @@ impl Args {
             }
             if data.as_os_str() == daps::experiment::BUNDLED {
                 let base = self.file.parent().unwrap_or(Path::new("."));
-                let shape = match daps::prior::shape(&config.prior.table(base)?, base)? {
+                let shape = match daps::prior::open(&config.prior.settings(base)?, base)?.shape() {
                     Some(shape) => shape.to_vec(),
                     None => config.shape.clone(),
                 };

@@ -1,6 +1,7 @@
 //! `daps list` and `daps explain`: what the registries hold.
 
 use clap::ValueEnum;
+use daps::library::{Library, Place};
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
 use daps::methods::{BUDGETS, Budget, Facts, PRESETS, Preset, Scale, TASKS, TaskSettings};
@@ -43,7 +44,7 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
         What::Kernels => KERNELS.iter().map(|k| row(k.name, k.summary)).collect(),
         What::Methods => return methods(),
         What::Tasks => daps::task::all().map(|t| row(t.name, t.summary)).collect(),
-        What::Priors => priors().iter().map(|(name, summary)| row(name, summary)).collect(),
+        What::Priors => return priors(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
         What::Budgets => BUDGETS.iter().map(|b| row(b.name, &budget(b))).collect(),
         What::Gmm => gmm::METHODS.iter().map(|m| row(m.name, m.summary)).collect(),
@@ -58,12 +59,28 @@ fn budget(budget: &Budget) -> String {
 }
 
 /// Trained priors first, then the kinds that a configuration can have.
-fn priors() -> Vec<(&'static str, &'static str)> {
-    let trained = daps::bundled::PRIORS.iter().map(|p| (p.name, p.summary));
-    let closed = daps::priors::registry().iter().map(|p| (p.name, p.summary));
-    let network =
-        (daps::prior::NETWORK, "A diffusion network from a checkpoint (file), or a bundled one (name).");
-    trained.chain(closed).chain([network]).collect()
+fn priors() -> anyhow::Result<Outcome> {
+    let library = Library::standard()?;
+    let trained = library.manifest().priors().map(|entry| {
+        let found = where_found(&library.place(entry), &entry.name);
+        vec![entry.name.clone(), entry.summary.clone(), entry.size(), entry.licence.clone(), found]
+    });
+    let dash = || "-".to_owned();
+    let kinds = daps::priors::registry().iter().map(|kind| {
+        vec![kind.name.to_owned(), kind.summary.to_owned(), dash(), dash(), "a kind of [prior] table".into()]
+    });
+    let rows: Vec<Vec<String>> = trained.chain(kinds).collect();
+    say(&table(&["name", "what it is", "size", "licence", "where"], &rows, 5));
+    Ok(Outcome::Done)
+}
+
+/// Where weights are, or how to get them.
+fn where_found(place: &Place, name: &str) -> String {
+    match place {
+        Place::Embedded(_) => "in the program".into(),
+        Place::File(path) => path.display().to_string(),
+        Place::Nowhere => format!("not here: daps weights get {name} [--from FILE]"),
+    }
 }
 
 /// The matrix of methods and operators: a mark where the pair fits.
@@ -117,14 +134,19 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             }
         }
     }
-    if let Some((_, summary)) = priors().iter().find(|(prior, _)| *prior == name) {
-        heading("prior", summary);
-        if let Some(kind) = daps::priors::registry().iter().find(|p| p.name == name) {
-            say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(kind.example)));
-        } else if name == daps::prior::NETWORK {
-            let example = "kind = \"network\"\nfile = \"ffhq_10m.pt\"   # or name = \"faces\"\nconfig = \"ffhq256\"      # where the file carries none";
-            say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(example)));
-        }
+    if let Some(kind) = daps::priors::registry().iter().find(|p| p.name == name) {
+        heading("kind of prior", kind.summary);
+        say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(kind.example)));
+    }
+    let library = Library::standard()?;
+    if let Some(entry) = library.manifest().priors().find(|entry| entry.name == name) {
+        heading("prior", &entry.summary);
+        let (space, size, licence) = (&entry.space, entry.size(), &entry.licence);
+        let found = where_found(&library.place(entry), name);
+        say(&format!("  over:    {space}\n  size:    {size}\n  licence: {licence}\n  where:   {found}"));
+        say(&format!(
+            "  for example, in a TOML file:\n    [prior]\n    kind = \"network\"\n    name = \"{name}\""
+        ));
     }
     if let Some(t) = daps::task::all().find(|t| t.name == name) {
         heading("task", t.summary);

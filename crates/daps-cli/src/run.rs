@@ -95,6 +95,7 @@ pub fn show(summary: &Summary, out: &Path) {
         say(&table(&["picture", "PSNR", "PSNR of mean", summary.misfit_title()], &rows, 1));
     }
     let line = |name: &str, value: String| say(&format!("  {name:<27} {value}"));
+    line("prior", summary.prior.clone());
     line("denoiser calls per sample", summary.nfe.to_string());
     line("operator calls per sample", summary.operator_calls.to_string());
     match summary.missed() {

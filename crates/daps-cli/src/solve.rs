@@ -199,7 +199,7 @@ impl Args {
             not_drawn(&operator, &options)?;
         }
         let prior = prior::named(&self.prior)?;
-        let discrete = prior::is_discrete(&prior, Path::new(""))?;
+        let discrete = prior::open(&prior, Path::new(""))?.is_discrete();
         let kernel = self.kernel.as_deref().filter(|_| blur_kernel.is_none());
         let method = self.method(&operator, discrete, kernel)?;
         let task = TaskConfig {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorConfig, Source, TaskEntry};
+use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorEntry, Source, TaskEntry};
 use daps::priors::training::Fit;
 use daps::report::number;
 use daps::tune::{Found, Metric, Search, Strategy};
@@ -82,7 +82,7 @@ impl Args {
     /// The experiment whose one method is tuned.
     fn config(&self) -> anyhow::Result<ExperimentConfig> {
         let prior = daps::prior::named(&self.prior)?;
-        let discrete = daps::prior::is_discrete(&prior, std::path::Path::new(""))?;
+        let discrete = daps::prior::open(&prior, std::path::Path::new(""))?.is_discrete();
         let usual = if discrete { task::DISCRETE } else { task::TASKS };
         let names: Vec<String> = match self.tasks.is_empty() {
             true => usual.iter().map(|t| t.name.to_owned()).collect(),
@@ -95,7 +95,7 @@ impl Args {
             title: format!("The free parameters of {}", self.method),
             about: String::new(),
             hours: 0.0,
-            prior: PriorConfig::Table(prior),
+            prior: PriorEntry::Settings(prior),
             shape: self.shape.clone(),
             seeds: vec![self.seed],
             samples: self.samples,

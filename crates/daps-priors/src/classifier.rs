@@ -11,7 +11,7 @@ use daps_core::real::{check_rows, to_f64};
 use daps_core::{Corruption, Rate};
 use daps_nn::FeatureMap;
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{Checkpoint, Opened};
 use crate::network::{Architecture, ConvNetConfig, Network, NetworkConfig, tensor_error, unshuffle};
 use crate::{Error, Result};
 
@@ -45,8 +45,9 @@ impl Classifier {
 
     /// From a file with its configuration in or beside it.
     pub fn load(path: &Path) -> Result<Self> {
-        let config = checkpoint::config_of(path)?;
-        Self::new(&config, checkpoint::read(path)?.tensors).map_err(|e| e.within(path))
+        let opened = Opened::file(path)?;
+        let config = opened.needed_config()?;
+        Self::new(&config, opened.read()?.tensors).map_err(|e| e.within(path))
     }
 
     /// From a file in memory that carries its configuration.

@@ -36,9 +36,9 @@ pub enum PerComponent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GaussianConfig {
-    /// The mean.
-    #[serde(default = "zero")]
-    pub mean: Values,
+    /// The mean; 0 where it is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<Values>,
     /// The standard deviation; 1 where neither it nor a covariance is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub std: Option<Values>,
@@ -78,15 +78,11 @@ pub struct EmpiricalConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
     /// Whether pictures of another size are resized.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub resize: bool,
     /// Weights of the points, not necessarily normalised; equal where not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<Vec<f64>>,
-}
-
-fn zero() -> Values {
-    Values::One(0.0)
 }
 
 impl Values {
@@ -128,7 +124,8 @@ impl GaussianConfig {
             (_, Some(file)) => covariances(&base.join(file), dim, 1)?.remove(0),
             (std, None) => std.as_ref().unwrap_or(&Values::One(1.0)).covariance(dim)?,
         };
-        Ok(GaussianMixture::gaussian(shape, self.mean.expand("mean of a prior", dim)?, covariance)?)
+        let mean = self.mean.as_ref().unwrap_or(&Values::One(0.0)).expand("mean of a prior", dim)?;
+        Ok(GaussianMixture::gaussian(shape, mean, covariance)?)
     }
 }
 

@@ -5,40 +5,26 @@ use daps_priors::checkpoint::Checkpoint;
 
 use crate::Result;
 
-/// A trained prior.
-pub struct Prior {
-    /// Its name for `--prior` and `name = …`.
-    pub name: &'static str,
-    /// What it was trained on.
-    pub summary: &'static str,
-    /// The safetensors file, with its configuration, and a denoiser's r(σ), in its metadata.
-    pub bytes: &'static [u8],
+macro_rules! weights {
+    ($($file:literal),*) => {
+        &[$(($file, include_bytes!(concat!("../../../priors/", $file)) as &[u8])),*]
+    };
 }
 
-/// All trained priors.
-pub const PRIORS: &[Prior] = &[
-    Prior {
-        name: "faces",
-        summary: "Synthetic faces of 64x64 pixels in colour (MobileStyleGAN).",
-        bytes: include_bytes!("../../../priors/faces/faces.safetensors"),
-    },
-    Prior {
-        name: "digits",
-        summary: "Handwritten digits of 32x32 pixels in grey (MNIST).",
-        bytes: include_bytes!("../../../priors/digits/digits.safetensors"),
-    },
-    Prior {
-        name: "binary-digits",
-        summary: "Handwritten digits of 32x32 pixels, each dark or light (MNIST).",
-        bytes: include_bytes!("../../../priors/binary-digits/binary-digits.safetensors"),
-    },
+/// The files of the manifest (`priors/manifest.toml`) that are part of the program: safetensors with their configuration, and a
+/// denoiser's r(σ), in the metadata.
+pub const EMBEDDED: &[(&str, &[u8])] = weights![
+    "faces/faces.safetensors",
+    "digits/digits.safetensors",
+    "binary-digits/binary-digits.safetensors",
+    "digit-classifier/digit-classifier.safetensors"
 ];
 
 /// The prior that `daps solve` and `daps demo` take where none is named.
 pub const DEFAULT_PRIOR: &str = "faces";
 
 /// The file of [`classifier`].
-pub const CLASSIFIER: &[u8] = include_bytes!("../../../priors/digit-classifier/digit-classifier.safetensors");
+pub const CLASSIFIER: &[u8] = EMBEDDED[3].1;
 
 /// The judge of binary handwritten digits, 32x32: which of 0 to 9 an image shows.
 pub fn classifier() -> Result<Classifier> {
@@ -75,16 +61,29 @@ pub fn pictures_of(shape: &[usize]) -> &'static [Picture] {
     if shape.first() == Some(&1) { DIGITS } else { FACES }
 }
 
-/// The prior of a name.
-pub fn prior(name: &str) -> Option<&'static Prior> {
-    PRIORS.iter().find(|p| p.name == name)
-}
-
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};
 
     use super::*;
+
+    /// What a user downloads with the program.
+    const MOST_EMBEDDED: usize = 32_000_000;
+
+    #[test]
+    fn what_is_embedded_stays_small_and_stands_in_the_manifest() {
+        let weights = EMBEDDED.iter().map(|(_, bytes)| bytes.len());
+        let pictures = FACES.iter().chain(DIGITS).map(|picture| picture.bytes.len());
+        let all: usize = weights.chain(pictures).sum();
+        assert!(all <= MOST_EMBEDDED, "{all} bytes");
+        let manifest = crate::manifest::standard().unwrap();
+        for (file, bytes) in EMBEDDED {
+            let entry = manifest.weights.iter().find(|entry| entry.file == std::path::Path::new(file));
+            entry.unwrap().check(std::path::Path::new(file), bytes).unwrap();
+        }
+        assert!(manifest.prior(DEFAULT_PRIOR).is_ok());
+        assert!(EMBEDDED[3].0.starts_with("digit-classifier"));
+    }
 
     /// The picture beside the weights has a column for each digit: the first two of MNIST's test images.
     #[test]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use daps_core::NoiseModel;
+use daps_priors::PriorConfig;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -27,7 +28,7 @@ pub struct RunConfig {
     /// The measurement.
     pub task: TaskConfig,
     /// The prior: `kind` and its settings.
-    pub prior: Table,
+    pub prior: PriorConfig,
     /// The method: `name` and its settings; absent: DAPS with the paper's preset, or discrete DAPS for a prior over tokens.
     #[serde(default)]
     pub method: Table,
@@ -94,7 +95,7 @@ impl TaskConfig {
 impl RunConfig {
     /// A run with everything else as where nothing is said.
     #[must_use]
-    pub fn new(task: TaskConfig, prior: Table, method: Table) -> Self {
+    pub fn new(task: TaskConfig, prior: PriorConfig, method: Table) -> Self {
         Self {
             version: None,
             seed: 0,
@@ -125,8 +126,7 @@ impl RunConfig {
         positive("samples", self.samples)?;
         positive("batch", self.batch)?;
         positive("task.measurements", self.task.measurements)?;
-        let own = self.prior.get("kind").and_then(toml::Value::as_str) == Some(crate::prior::NETWORK);
-        if self.task.shape.contains(&0) || (self.task.shape.is_empty() && !own) {
+        if self.task.shape.contains(&0) || (self.task.shape.is_empty() && !self.prior.knows_its_shape()) {
             return Err(Error::Config(format!(
                 "task.shape: expected positive sizes, got {:?}; only a network knows its own (daps solve: --shape)",
                 self.task.shape
@@ -149,7 +149,7 @@ impl RunConfig {
             *path = absolute(&base.join(&*path))?;
         }
         settle(&mut self.task.options, base)?;
-        settle(&mut self.prior, base)
+        Ok(self.prior.settle(base)?)
     }
 
     /// The method's name and its settings; what is not said depends on whether the prior is one over tokens.
@@ -175,7 +175,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// Makes the files and folders that a table of settings names absolute; they start at `base`.
 pub(crate) fn settle(table: &mut Table, base: &Path) -> Result<()> {
     for (key, value) in table.iter_mut() {
-        let file = value.as_str().filter(|text| !is_name(key, text)).map(|text| base.join(text));
+        let file = value.as_str().filter(|_| !is_name(key)).map(|text| base.join(text));
         if let Some(path) = file.filter(|path| path.exists()) {
             *value = toml::Value::from(absolute(&path)?.to_string_lossy().into_owned());
         }
@@ -184,13 +184,8 @@ pub(crate) fn settle(table: &mut Table, base: &Path) -> Result<()> {
 }
 
 /// Whether a setting is a name, even where a file or folder of the same name lies about.
-fn is_name(key: &str, text: &str) -> bool {
-    match key {
-        "kind" | "name" | "border" | "tensor" | "sha256" => true,
-        // A network's configuration is a known one or a file.
-        "config" => daps_priors::network::named(text).is_ok(),
-        _ => false,
-    }
+fn is_name(key: &str) -> bool {
+    matches!(key, "border" | "tensor")
 }
 
 #[cfg(test)]
@@ -214,7 +209,7 @@ mod tests {
     #[test]
     fn names_stay_names_where_something_of_the_same_name_lies_about() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["network", "ffhq256", "reflect", "points", "net.toml", "w.pt", "kernel.npy"] {
+        for name in ["reflect", "points", "kernel.npy"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         let settled = |text: &str| {
@@ -223,13 +218,8 @@ mod tests {
             table
         };
         let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
-        let prior = settled("kind = 'network'\nfile = 'w.pt'\nconfig = 'ffhq256'\ntensor = 'points'");
-        assert_eq!(prior["kind"].as_str(), Some("network"));
-        assert_eq!(prior["config"].as_str(), Some("ffhq256"));
-        assert_eq!(prior["tensor"].as_str(), Some("points"));
-        assert_eq!(prior["file"].as_str(), Some(at("w.pt").as_str()));
-        assert_eq!(settled("config = 'net.toml'")["config"].as_str(), Some(at("net.toml").as_str()));
-        let options = settled("kernel = 'kernel.npy'\nborder = 'reflect'");
+        let options = settled("kernel = 'kernel.npy'\nborder = 'reflect'\ntensor = 'points'");
+        assert_eq!(options["tensor"].as_str(), Some("points"));
         assert_eq!(options["border"].as_str(), Some("reflect"));
         assert_eq!(options["kernel"].as_str(), Some(at("kernel.npy").as_str()));
     }

@@ -6,9 +6,9 @@ use candle_core::DType;
 use daps_core::{Model, Task};
 
 use crate::config::RunConfig;
-use crate::inputs::by_content;
+use crate::inputs::{by_content, prior_by_content};
 use crate::measure::{Truths, measure, measured};
-use crate::prior::Model as Prior;
+use crate::prior::Built;
 use crate::run::{About, Run, check_chains, space_of};
 use crate::{Result, files, prior};
 
@@ -19,22 +19,25 @@ impl Run {
         check_chains(config.samples, config.task.measurements)?;
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
-        let (method, settings) = config.method(prior::is_discrete(&config.prior, base)?)?;
+        let source = prior::open(&config.prior, base)?;
+        let (method, settings) = config.method(source.is_discrete())?;
         daps_methods::registry::check(&method, &settings)?;
         daps_operators::registry::entry(&config.task.operator)?;
-        let model = prior::build(&mut config.prior, &config.task.shape, base)?;
-        Self::with(config, base, model, None)
+        let prior = source.build(&config.task.shape)?;
+        config.prior.complete(&prior);
+        Self::with(config, base, prior, None)
     }
 
     /// The same with a prior that is built already, and with truths that are, where there are any.
     pub(crate) fn with(
         mut config: RunConfig,
         base: &Path,
-        prior: Prior,
+        prior: Built,
         truths: Option<&Truths>,
     ) -> Result<Self> {
         let name = config.task.operator.clone();
-        let Prior { model, analytic, mut notes, about } = prior;
+        let prior_title = prior.title();
+        let Built { model, analytic, mut notes, about, .. } = prior;
         let space = space_of(&model);
         let (method_name, settings) = config.method(space.symbols().is_some())?;
         let entry = daps_operators::registry::entry(&name)?;
@@ -77,11 +80,11 @@ impl Run {
         config.method = daps_methods::registry::resolve(&method_name, &settings, &*likelihood)?;
         config.method.insert("name".into(), method_name.into());
         let options = by_content(&config.task.options)?;
-        let inputs = files::sha256(format!("{options}\n{}\n{about}\n", by_content(&config.prior)?));
-        let named = ["name", "file", "kind"].iter().find_map(|key| config.prior.get(*key)?.as_str());
+        let prior = prior_by_content(&config.prior)?.to_table()?;
+        let inputs = files::sha256(format!("{options}\n{prior}\n{about}\n"));
         let about = About {
             title,
-            prior: named.map_or("", |p| p.rsplit('/').next().unwrap_or(p)).to_owned(),
+            prior: prior_title,
             noise: Some(noise),
             text: Some(config.to_toml()?),
             inputs,

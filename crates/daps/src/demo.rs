@@ -12,6 +12,7 @@ use toml::Table;
 use crate::canvas::{self, Canvas, LETTER};
 use crate::measure::Truths;
 use crate::event::Shown;
+use crate::prior::PriorConfig;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
 use crate::task::{self, TaskInfo};
@@ -81,13 +82,13 @@ impl Demo {
         let out = std::path::absolute(&self.out).map_err(Error::file(&self.out, "cannot find"))?;
         let images = out.join("images");
         // What cannot be carried out is refused before anything is written.
-        let mut table = prior::named(&self.prior)?;
-        let model = prior::build(&mut table, &[], Path::new(""))?;
+        let mut settings = prior::named(&self.prior)?;
+        let prior = prior::build(&mut settings, &[], Path::new(""))?;
         let build = |(task, picture): (&'static TaskInfo, &'static bundled::Picture)| -> Result<_> {
-            let config = self.config(task, table.clone(), images.join(picture.name));
+            let config = self.config(task, settings.clone(), images.join(picture.name));
             config.check()?;
-            let truth = truth(picture, model.model.shape())?;
-            Ok((task, picture, Run::with(config, Path::new(""), model.clone(), Some(&truth))?))
+            let truth = truth(picture, prior.model.shape())?;
+            Ok((task, picture, Run::with(config, Path::new(""), prior.clone(), Some(&truth))?))
         };
         let pictures = self.subject.pictures.iter().cycle();
         let runs = self.subject.tasks.iter().zip(pictures).map(build).collect::<Result<Vec<_>>>()?;
@@ -108,7 +109,7 @@ impl Demo {
         Ok(rows)
     }
 
-    fn config(&self, task: &TaskInfo, prior: Table, truth: PathBuf) -> RunConfig {
+    fn config(&self, task: &TaskInfo, prior: PriorConfig, truth: PathBuf) -> RunConfig {
         let task = TaskConfig { truth: Some(truth), ..TaskConfig::new(task.name) };
         let config = RunConfig::new(task, prior, self.method.clone());
         RunConfig { seed: self.seed, samples: self.samples, batch: BATCH, ..config }
@@ -176,8 +177,9 @@ impl Demo {
         let mut page = Page::new(self.subject.title);
         let seconds: f64 = rows.iter().map(|r| r.seconds).sum();
         page.lead(&format!(
-            "{} tasks on pictures {}, in {seconds:.0} seconds",
+            "{} tasks with the prior <b>{}</b> on pictures {}, in {seconds:.0} seconds",
             rows.len(),
+            escape(rows.first().map_or("", |r| r.summary.prior.as_str())),
             if self.prior == self.subject.prior {
                 "that the prior has not seen"
             } else {

@@ -2,18 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
+use daps_priors::PriorConfig;
 use toml::Table;
 
 use crate::{Error, Result, files};
 
-/// Settled settings of an operator or a prior with a digest in the place of every file and folder that they name: what is in a
-/// mask, a kernel or a set of points counts, not where it lies.
+/// Settled settings of a prior with a digest in the place of every file and folder that they name: what is in a set of points
+/// counts, not where it lies.
+pub(crate) fn prior_by_content(prior: &PriorConfig) -> Result<PriorConfig> {
+    let mut prior = prior.clone();
+    if let PriorConfig::Network(network) = &mut prior
+        && network.sha256.is_some()
+    {
+        // The weights are what they are, wherever they lie.
+        (network.file, network.name) = (None, None);
+    }
+    prior.map_paths(|path| Ok::<_, Error>(digest(path)?.map_or_else(|| path.to_owned(), PathBuf::from)))?;
+    Ok(prior)
+}
+
+/// The same of an operator's settings: what is in a mask or a kernel counts.
 pub(crate) fn by_content(settings: &Table) -> Result<Table> {
     let mut settings = settings.clone();
-    if settings.contains_key("sha256") {
-        // The weights are what they are, wherever they lie.
-        ["file", "name"].iter().for_each(|k| _ = settings.remove(*k));
-    }
     for (_, value) in &mut settings {
         // Settled settings name files by their whole path; anything shorter is a name, whatever lies about.
         let path = value.as_str().map(PathBuf::from).filter(|path| path.is_absolute());
@@ -54,8 +64,29 @@ mod tests {
 
     use super::*;
 
+    fn prior(text: &str) -> Table {
+        let config = PriorConfig::from_table(text.parse().unwrap()).unwrap();
+        prior_by_content(&config).unwrap().to_table().unwrap()
+    }
+
     #[test]
-    fn what_is_in_files_and_folders_counts_and_not_where_they_lie() {
+    fn what_is_in_a_file_counts_and_not_where_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str, content: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, content).unwrap();
+            let mut settings: Table = "border = 'reflect'".parse().unwrap();
+            settings.insert("mask".into(), path.to_str().unwrap().into());
+            by_content(&settings).unwrap()
+        };
+        let first = of("a", "one");
+        assert_eq!((&first, first["mask"].as_str()), (&of("b", "one"), Some(files::sha256("one").as_str())));
+        assert_eq!(first["border"].as_str(), Some("reflect"));
+        assert_ne!(first, of("a", "two"));
+    }
+
+    #[test]
+    fn what_is_in_a_folder_counts_and_not_where_it_lies() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for folder in ["a", "b"] {
@@ -63,14 +94,11 @@ mod tests {
             fs::write(at(folder).join("1.png"), b"one").unwrap();
         }
         let of = |folder: &str| {
-            let mut settings: Table = "kind = 'empirical'\nresize = true".parse().unwrap();
-            settings.insert("folder".into(), at(folder).to_str().unwrap().into());
-            settings.insert("mask".into(), at(folder).join("1.png").to_str().unwrap().into());
-            by_content(&settings).unwrap()
+            prior(&format!("kind = 'empirical'\nresize = true\nfolder = {:?}", at(folder).to_str().unwrap()))
         };
         let first = of("a");
         assert_eq!(first["kind"].as_str(), Some("empirical"));
-        assert_eq!((&first, first["mask"].as_str()), (&of("b"), Some(files::sha256("one").as_str())));
+        assert_eq!(first, of("b"));
         // A picture more, another name, another content, and the first state again.
         fs::write(at("a/2.png"), b"two").unwrap();
         let more = of("a");
@@ -86,8 +114,10 @@ mod tests {
 
     #[test]
     fn weights_with_a_digest_may_lie_anywhere() {
-        let of = |text: &str| by_content(&text.parse().unwrap()).unwrap();
-        assert_eq!(of("sha256 = 'abc'\nfile = '/a/b'"), of("sha256 = 'abc'\nname = 'faces'"));
-        assert_ne!(of("sha256 = 'abc'"), of("sha256 = 'abd'"));
+        let of = |text: &str| prior(&format!("kind = 'network'\n{text}"));
+        let first = of("sha256 = 'abc'\nfile = '/a/b'");
+        assert_eq!(first, of("sha256 = 'abc'\nname = 'faces'"));
+        assert_eq!(first, "kind = 'network'\nsha256 = 'abc'".parse().unwrap());
+        assert_ne!(first, of("sha256 = 'abd'\nfile = '/a/b'"));
     }
 }

@@ -365,14 +365,12 @@ mod tests {
         save("mask.npy", vec![1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]);
         save("y.npy", vec![0.0; 4 * measurements]);
         let config = "samples = 1\n[task]\noperator = 'inpaint'\nshape = [1, 2, 2]\nmeasurement = 'y.npy'\n\
-                      options = { mask = 'mask.npy' }\n[prior]\nkind = 'listed'\n";
+                      options = { mask = 'mask.npy' }\n[prior]\nkind = 'gaussian'\n";
         let mut config = RunConfig::parse(config)?;
         config.settle(dir)?;
         let chain = daps_core::Corruption::new(2, daps_core::Rate::Uniform)?;
         let listed = daps_priors::Listed::all(chain, &[1, 2, 2], |_| 1.0)?;
-        let model = Model::Tokens(Arc::new(listed));
-        let prior = Prior { model, analytic: None, notes: vec![], about: String::new() };
-        Run::with(config, dir, prior, None)
+        Run::with(config, dir, Built::new("listed", Model::Tokens(Arc::new(listed))), None)
     }
 
     /// All measured tokens are wrong: each counts 1/β² = 400, whatever the measurement's mask and the rows beside it.

@@ -7,6 +7,9 @@ use crate::numbers;
 /// What a run found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
+    /// What people call the prior, with the digest of its weights.
+    #[serde(default)]
+    pub prior: String,
     /// Samples in all.
     pub samples: usize,
     /// Chains that diverged; they are in the files and left out of means and errors.
@@ -15,9 +18,6 @@ pub struct Summary {
     pub nfe: usize,
     /// Operator calls per sample.
     pub operator_calls: usize,
-    /// The prior that was used.
-    #[serde(default)]
-    pub prior: String,
     /// Mean over samples of the discrepancy: near 1 for posterior samples, whose residual is distributed as the noise; null for
     /// tokens.
     #[serde(with = "numbers::one")]

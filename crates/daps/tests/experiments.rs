@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::experiment::{Experiment, ExperimentConfig, PriorConfig};
+use daps::experiment::{Experiment, ExperimentConfig, PriorEntry};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
@@ -28,10 +28,10 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
         let mut config = ExperimentConfig::read(&file).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(config.name, name);
         assert!(config.hours > 0.0 && !config.about.is_empty(), "{name}");
-        let PriorConfig::Name(prior) = &config.prior else { panic!("{name}: one line names the prior") };
+        let PriorEntry::Name(prior) = &config.prior else { panic!("{name}: one line names the prior") };
         if prior == "faces" {
             // A prior in closed form with the bundled one's shape, so that no weights are needed.
-            config.prior = PriorConfig::Table("kind = 'gaussian'\nstd = 0.5".parse().unwrap());
+            config.prior = PriorEntry::Settings(toml::from_str("kind = 'gaussian'\nstd = 0.5").unwrap());
             config.shape = vec![3, 64, 64];
             config.data.source = "bundled".into();
         } else {

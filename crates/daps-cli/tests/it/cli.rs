@@ -429,6 +429,17 @@ fn a_network_from_a_pytorch_checkpoint_is_a_prior() {
     };
     // In batches of another size, the same bits.
     assert_eq!(samples(run, "a"), samples(&run.replace("batch = 3", "batch = 2"), "b"));
+    // The network's configuration may be another file beside the run file; summary and report name the prior.
+    fs::rename(dir.path().join("model.toml"), dir.path().join("net.toml")).unwrap();
+    let named = run.replace("'model.pt'", "'model.pt'\nconfig = 'net.toml'");
+    assert_eq!(samples(&named, "d"), fs::read(dir.path().join("a/samples.safetensors")).unwrap());
+    let metrics = fs::read_to_string(dir.path().join("d/metrics.json")).unwrap();
+    let written = fs::read_to_string(dir.path().join("d/config.toml")).unwrap();
+    let digest = written.split("sha256 = \"").nth(1).unwrap()[..12].to_owned();
+    assert!(metrics.contains(&format!("\"model ({digest})\"")), "{metrics}");
+    let report = fs::read_to_string(dir.path().join("d/report.html")).unwrap();
+    assert!(report.contains(&format!("<b>model ({digest})</b>")));
+    fs::rename(dir.path().join("net.toml"), dir.path().join("model.toml")).unwrap();
     let drawn = run.replace("truth = 'x.npy'\n", "");
     refused(
         &["run", &config(dir.path(), &drawn), "--out", "c"],

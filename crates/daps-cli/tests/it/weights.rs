@@ -100,7 +100,8 @@ fn metrics_without_weights_say_how_to_get_them() {
     assert!(code == Some(2) && message.contains(says), "{message}");
     let (code, _, message) = run("python3", &["weights", "get", "clip"]);
     assert!(
-        code == Some(2) && message.contains("unknown set of weights 'clip'; known: lpips, fid"),
+        code == Some(2)
+            && message.contains("unknown set of weights 'clip'; known: lpips, fid, faces, digits, "),
         "{message}"
     );
     let (code, _, message) = run("no-such-python", &["weights", "get", "fid"]);
@@ -130,4 +131,33 @@ fn a_file_with_another_digest_is_refused() {
         assert!(told.contains(digest), "{digest} in {told}");
     }
     assert_eq!(std::fs::read_dir(&cache).unwrap().count(), 0, "what pip installed is removed");
+}
+
+/// A prior of the program needs no file, a metric takes none, and the list says where every prior is.
+#[test]
+fn priors_are_listed_with_their_place_and_need_not_be_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(args)
+            .env("DAPS_CACHE", dir.path().join("cache"))
+            .env("DAPS_PRIORS", dir.path())
+            .output()
+            .unwrap();
+        (output.status.code(), common::text(&output.stdout) + &common::text(&output.stderr))
+    };
+    let told = run(&["weights", "get", "faces"]);
+    assert_eq!(told, (Some(0), "faces is part of the program; there is nothing to get\n".into()));
+    let (code, told) = run(&["weights", "get", "lpips", "--from", "x"]);
+    assert!(code == Some(2) && told.contains("--from: expected only for a prior"), "{told}");
+    assert!(!dir.path().join("cache").exists());
+    let (code, list) = run(&["list", "priors"]);
+    let of = |name: &str| list.lines().find(|l| l.starts_with(&format!("{name} "))).unwrap().to_owned();
+    assert_eq!(code, Some(0));
+    for part in ["11.5 MB", "research only", "in the program"] {
+        assert!(of("faces").contains(part), "{list}");
+    }
+    assert!(of("network").ends_with("a kind of [prior] table"), "{list}");
+    let (_, explained) = run(&["explain", "binary-digits"]);
+    assert!(explained.contains("images 1x32x32 of 2 symbols"), "{explained}");
 }

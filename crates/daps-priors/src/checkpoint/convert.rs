@@ -6,7 +6,7 @@ use std::path::Path;
 use candle_core::{DType, Tensor};
 use serde::Serialize;
 
-use super::{CONFIG_KEY, Checkpoint, KEY_PREFIX, find_config, read, safe};
+use super::{CONFIG_KEY, Checkpoint, KEY_PREFIX, Opened, safe};
 use crate::network::NetworkConfig;
 use crate::{Error, Result};
 
@@ -61,8 +61,9 @@ pub struct Inspection {
 
 /// Lists the tensors of a file.
 pub fn inspect(path: &Path) -> Result<Inspection> {
-    let config = find_config(path)?.map(|c| c.to_toml()).transpose()?;
-    let checkpoint = read(path)?;
+    let opened = Opened::file(path)?;
+    let config = opened.config()?.map(|c| c.to_toml()).transpose()?;
+    let checkpoint = opened.read()?;
     let tensors = &checkpoint.tensors;
     let info = |(name, t): (&String, &Tensor)| TensorInfo {
         name: name.clone(),
@@ -83,11 +84,12 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 /// checksum, and what else the input says of its weights: r(σ), the images that they have seen. A configuration that the
 /// tensors do not fit is refused; so is a number that a smaller type cannot hold. Whole numbers keep their type.
 pub fn convert(input: &Path, output: &Path, dtype: WeightType, config: Option<&NetworkConfig>) -> Result<()> {
+    let opened = Opened::file(input)?;
     let config = match config {
         Some(config) => Some(config.clone()),
-        None => find_config(input)?,
+        None => opened.config()?,
     };
-    let Checkpoint { tensors, metadata, .. } = read(input)?;
+    let Checkpoint { tensors, metadata, .. } = opened.read()?;
     if let Some(config) = &config {
         config.network(tensors.clone()).map_err(|e| e.within(input))?;
     }

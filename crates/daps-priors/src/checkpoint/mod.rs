@@ -1,13 +1,13 @@
 //! Checkpoints: safetensors and PyTorch files in, safetensors out, and never anything executed.
 
 mod convert;
+mod opened;
 pub mod pickle;
 mod safe;
 mod state_dict;
 mod torch;
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 use candle_core::Tensor;
@@ -18,7 +18,8 @@ use crate::{Error, Result};
 
 pub(crate) use convert::cast_all;
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
-pub(crate) use safe::write as write_safetensors;
+pub use opened::Opened;
+pub(crate) use safe::{hexadecimal, write as write_safetensors};
 pub use torch::{read_archive, read_numpy};
 
 /// Writes tensors as safetensors with their checksum, whole or not at all.
@@ -67,11 +68,7 @@ impl Checkpoint {
 
     /// r(σ), where the file carries it.
     pub fn spread(&self) -> Result<Option<SpreadTable>> {
-        let Some(text) = self.metadata.get(SPREAD_KEY) else { return Ok(None) };
-        let table: SpreadTable = serde_json::from_str(text)
-            .map_err(|e| Error::config("network", format!("its table of r(sigma) is damaged: {e}")))?;
-        table.check()?;
-        Ok(Some(table))
+        spread_of(&self.metadata)
     }
 
     /// SHA-256 of the tensors.
@@ -81,46 +78,30 @@ impl Checkpoint {
     }
 }
 
+fn spread_of(metadata: &BTreeMap<String, String>) -> Result<Option<SpreadTable>> {
+    let Some(text) = metadata.get(SPREAD_KEY) else { return Ok(None) };
+    let table: SpreadTable = serde_json::from_str(text)
+        .map_err(|e| Error::config("network", format!("its table of r(sigma) is damaged: {e}")))?;
+    table.check()?;
+    Ok(Some(table))
+}
+
 /// Reads a checkpoint of any supported format; its first bytes decide which.
 pub fn read(path: &Path) -> Result<Checkpoint> {
-    match format_of(path)? {
-        Format::Archive => {
-            let file = std::fs::File::open(path).map_err(|e| Error::file(path, e))?;
-            let tensors = read_archive(std::io::BufReader::new(file)).map_err(|e| Error::file(path, e))?;
-            Ok(Checkpoint { format: "PyTorch", tensors, metadata: BTreeMap::new() })
-        }
-        Format::OldPickle => Err(Error::file(
-            path,
-            "is a PyTorch file of the format before 1.6 (no zip archive); save it again with a current PyTorch",
-        )),
-        Format::Safetensors => safe::read(path),
-    }
+    Opened::file(path)?.read()
 }
 
 /// The configuration inside a safetensors file, or in the `.toml` file beside the weights.
 pub fn config_of(path: &Path) -> Result<NetworkConfig> {
-    find_config(path)?.ok_or_else(|| {
-        let beside = path.with_extension("toml");
-        Error::file(path, format!("carries no network configuration and there is no {}", beside.display()))
-    })
+    Opened::file(path)?.needed_config()
 }
 
-/// The same, or nothing where there is none.
-pub(crate) fn find_config(path: &Path) -> Result<Option<NetworkConfig>> {
-    if format_of(path)? == Format::Safetensors
-        && let Some(text) = safe::metadata(path)?.get(CONFIG_KEY)
-    {
-        return NetworkConfig::parse(text).map(Some).map_err(|e| e.within(path));
-    }
-    let beside = path.with_extension("toml");
-    if beside.is_file() { read_config(&beside).map(Some) } else { Ok(None) }
-}
-
-/// A configuration by name, or from a TOML file; a file that is called like a known one needs a path, such as `./ffhq256`.
-pub fn config_named(name_or_file: &str) -> Result<NetworkConfig> {
-    let path = Path::new(name_or_file);
+/// A configuration by name, or from a TOML file relative to `base`; a file that is called like a known one needs a path, such as
+/// `./ffhq256`.
+pub fn config_named(name_or_file: &str, base: &Path) -> Result<NetworkConfig> {
+    let path = base.join(name_or_file);
     match named(name_or_file) {
-        Err(_) if path.is_file() => read_config(path),
+        Err(_) if path.is_file() => read_config(&path),
         known => known,
     }
 }
@@ -140,24 +121,14 @@ enum Format {
     Safetensors,
 }
 
-fn format_of(path: &Path) -> Result<Format> {
-    Ok(match first_bytes(path)? {
-        // The length of a safetensors header may begin with any two bytes; one that begins with these four is of 67 MB.
-        [b'P', b'K', 3, 4, ..] => Format::Archive,
-        // Here too, but is far below 2^32.
-        [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Format::OldPickle,
-        _ => Format::Safetensors,
-    })
-}
-
-fn first_bytes(path: &Path) -> Result<[u8; 8]> {
-    let mut bytes = [0u8; 8];
-    let mut file = std::fs::File::open(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
-        _ => Error::file(path, e),
-    })?;
-    match file.read_exact(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(_) => Err(Error::file(path, "is too short to be a checkpoint")),
+impl Format {
+    fn of(first: [u8; 8]) -> Self {
+        match first {
+            // The length of a safetensors header may begin with any two bytes; one that begins with these four is of 67 MB.
+            [b'P', b'K', 3, 4, ..] => Self::Archive,
+            // Here too, but is far below 2^32.
+            [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Self::OldPickle,
+            _ => Self::Safetensors,
+        }
     }
 }

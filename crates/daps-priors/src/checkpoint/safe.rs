@@ -17,12 +17,7 @@ use crate::{Error, Result};
 /// A header larger than this describes no checkpoint.
 const LARGEST_HEADER: u64 = 100_000_000;
 
-/// Reads a file, and compares its checksum where it carries one.
-pub(super) fn read(path: &Path) -> Result<Checkpoint> {
-    parse(path, &std::fs::read(path).map_err(|e| Error::file(path, e))?)
-}
-
-/// The same from memory; `path` is what messages call it.
+/// Reads a file from memory, and compares its checksum where it carries one; `path` is what messages call it.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {
     let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| refuse(&e))?;
@@ -50,19 +45,19 @@ pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {
     Ok(Checkpoint { format: "safetensors", tensors: state_dict::without_prefixes(tensors), metadata })
 }
 
-/// The free text of a file, without its tensors.
-pub(super) fn metadata(path: &Path) -> Result<BTreeMap<String, String>> {
+/// The free text of a file whose first eight bytes are in `head`; the header, which is read from `rest`, joins them.
+pub(super) fn header(
+    path: &Path,
+    head: &mut Vec<u8>,
+    rest: &mut dyn Read,
+) -> Result<BTreeMap<String, String>> {
     let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
-    let mut file = std::fs::File::open(path).map_err(|e| Error::file(path, e))?;
-    let mut bytes = vec![0u8; 8];
-    file.read_exact(&mut bytes).map_err(|e| refuse(&e))?;
-    let length = bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+    let length = head.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
     if length > LARGEST_HEADER {
         return Err(refuse(&"the header is too large"));
     }
-    bytes.clear();
-    file.take(length).read_to_end(&mut bytes).map_err(|e| refuse(&e))?;
-    let header: Header = serde_json::from_slice(&bytes).map_err(|e| refuse(&e))?;
+    rest.take(length).read_to_end(head).map_err(|e| refuse(&e))?;
+    let header: Header = serde_json::from_slice(&head[8..]).map_err(|e| refuse(&e))?;
     Ok(header.metadata)
 }
 
@@ -92,6 +87,11 @@ pub(super) fn checksum(tensors: &BTreeMap<String, Tensor>) -> String {
         hash.update(format!("{name}\n{}\n{:?}\n", tensor.dtype().as_str(), tensor.dims()));
         hash.update(View::data(tensor));
     }
+    hexadecimal(hash)
+}
+
+/// A digest in hexadecimal digits.
+pub(crate) fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
@@ -126,6 +126,6 @@ mod tests {
         write(&path, &tensors, HashMap::new()).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().ino(), before);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-        assert!(read(&path).is_ok());
+        assert!(super::super::read(&path).is_ok());
     }
 }

@@ -13,7 +13,8 @@ use daps_nn::FeatureMap;
 use super::config::check_side;
 use super::patch::{shuffle, unshuffle};
 use super::{Coefficients, Network, NetworkConfig, Preconditioning, Prepared};
-use crate::{Result, checkpoint};
+use crate::Result;
+use crate::checkpoint::Opened;
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
@@ -47,13 +48,13 @@ impl NetworkPrior {
 
     /// From a checkpoint; without a configuration, the one in or beside the file.
     pub fn load(path: &Path, config: Option<&NetworkConfig>) -> Result<Self> {
+        let opened = Opened::file(path)?;
         let found = match config {
             Some(config) => config.clone(),
-            None => checkpoint::config_of(path)?,
+            None => opened.needed_config()?,
         };
-        let checkpoint = checkpoint::read(path)?;
-        let spread = checkpoint.spread().map_err(|e| e.within(path))?;
-        let prior = Self::new(&found, checkpoint.tensors).map_err(|e| e.within(path))?;
+        let spread = opened.spread().map_err(|e| e.within(path))?;
+        let prior = Self::new(&found, opened.read()?.tensors).map_err(|e| e.within(path))?;
         Ok(Self { spread, ..prior })
     }
 

@@ -20,7 +20,8 @@ use daps_nn::FeatureMap;
 use super::patch::{shuffle, unshuffle};
 use super::prior::tensor_error;
 use super::{Network, NetworkConfig, Prepared};
-use crate::{Result, checkpoint};
+use crate::Result;
+use crate::checkpoint::Opened;
 
 /// A network over tokens: f32, any batch.
 #[derive(Clone)]
@@ -50,8 +51,9 @@ impl TokenPrior {
 
     /// From a checkpoint with its configuration in or beside it.
     pub fn load(path: &Path) -> Result<Self> {
-        let config = checkpoint::config_of(path)?;
-        Self::new(&config, checkpoint::read(path)?.tensors).map_err(|e| e.within(path))
+        let opened = Opened::file(path)?;
+        let config = opened.needed_config()?;
+        Self::new(&config, opened.read()?.tensors).map_err(|e| e.within(path))
     }
 
     fn around(config: &NetworkConfig, network: Box<dyn Network>) -> Result<Self> {

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use daps_core::NoiseModel;
+use daps_priors::PriorConfig;
 use daps_priors::training::Fit;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use toml::Table;
 
 use crate::{Error, Result, files, prior, task};
@@ -23,7 +25,7 @@ pub struct ExperimentConfig {
     /// Hours that it takes on two cores with the bundled prior, for people.
     pub hours: f64,
     /// The prior: a bundled name, a checkpoint, or a table as `[prior]` of a run.
-    pub prior: PriorConfig,
+    pub prior: PriorEntry,
     /// Shape of an image, where the prior does not know its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shape: Vec<usize>,
@@ -63,21 +65,37 @@ pub struct ExperimentConfig {
     pub plots: Vec<PlotConfig>,
 }
 
-/// A name, or a table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// A name, or settings.
+#[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum PriorConfig {
-    /// A bundled name or a checkpoint.
+pub enum PriorEntry {
+    /// A known name or a checkpoint.
     Name(String),
     /// `kind` and its settings.
-    Table(Table),
+    Settings(PriorConfig),
 }
 
-impl PriorConfig {
-    /// The table that a run would have; files are relative to `base`.
-    pub fn table(&self, base: &Path) -> Result<Table> {
+impl<'de> Deserialize<'de> for PriorEntry {
+    // By hand: an untagged enum would only say that nothing fits.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(name) => Ok(Self::Name(name)),
+            toml::Value::Table(table) => {
+                PriorConfig::from_table(table).map(Self::Settings).map_err(D::Error::custom)
+            }
+            other => {
+                let what = format!("prior: expected a name or a table, got {}", other.type_str());
+                Err(D::Error::custom(what))
+            }
+        }
+    }
+}
+
+impl PriorEntry {
+    /// The settings that a run would have; files are relative to `base`.
+    pub fn settings(&self, base: &Path) -> Result<PriorConfig> {
         match self {
-            Self::Table(table) => Ok(table.clone()),
+            Self::Settings(settings) => Ok(settings.clone()),
             Self::Name(name) if base.join(name).is_file() => prior::named(&base.join(name).to_string_lossy()),
             Self::Name(name) => prior::named(name),
         }

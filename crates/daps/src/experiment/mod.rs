@@ -34,7 +34,7 @@ use toml::{Table, Value};
 
 pub use cell::{COLUMNS, Cell, Chains, Column, Level, Number, SUCCESS};
 pub use config::{
-    Axis, By, ExperimentConfig, ExperimentTask, MethodEntry, PlotConfig, PriorConfig, Source, TaskEntry,
+    Axis, By, ExperimentConfig, ExperimentTask, MethodEntry, PlotConfig, PriorEntry, Source, TaskEntry,
 };
 pub use data::BUNDLED;
 pub(crate) use engine::Block;
@@ -45,9 +45,9 @@ pub(crate) use store::Store;
 
 use crate::config::settle;
 use crate::fit::facts;
-use crate::inputs::by_content;
+use crate::inputs::{by_content, prior_by_content};
 use crate::picture::is_image;
-use crate::prior::Model;
+use crate::prior::{Built, PriorConfig};
 use crate::quality::FEWEST_FOR_FID;
 pub use crate::tuned::Tuned;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
@@ -72,11 +72,11 @@ fn has_lpips_features(shape: &[usize]) -> bool {
 /// An experiment that is ready to run.
 pub struct Experiment {
     config: ExperimentConfig,
-    model: Model,
-    /// The prior's table, completed.
-    prior: Table,
+    model: Built,
+    /// The prior's settings, completed.
+    prior: PriorConfig,
     /// The same by what is in its files, which may be many: they are read once, and not for every pair.
-    prior_by_content: Table,
+    prior_by_content: PriorConfig,
     images: Images,
     lpips: Option<Lpips>,
     has_inception: bool,
@@ -138,10 +138,10 @@ impl Experiment {
         }
         let paper =
             config.paper.as_ref().map(|p| paper::read(&base.join(p))).transpose()?.unwrap_or_default();
-        let mut table = config.prior.table(base)?;
-        settle(&mut table, base)?;
-        let model = prior::build(&mut table, &config.shape, base)?;
-        let prior_by_content = by_content(&table)?;
+        let mut prior = config.prior.settings(base)?;
+        prior.settle(base)?;
+        let model = prior::build(&mut prior, &config.shape, base)?;
+        let prior_by_content = prior_by_content(&prior)?;
         let images = Images::read(&config.data, model.model.shape(), base)?;
         let lpips = match has_lpips_features(model.model.shape()) {
             true => assets::load(assets::LPIPS_VGG16)?,
@@ -155,7 +155,7 @@ impl Experiment {
         let mut experiment = Self {
             config,
             model,
-            prior: table,
+            prior,
             prior_by_content,
             images,
             lpips,
@@ -213,10 +213,8 @@ impl Experiment {
 
     /// The prior's name, and the digest of its weights.
     pub(crate) fn prior_in_words(&self) -> String {
-        let text = |key: &str| self.prior.get(key).and_then(Value::as_str);
-        let name = ["name", "file", "kind"].iter().find_map(|key| text(key)).unwrap_or_default();
-        let digest = text("sha256").map(|d| format!(" (sha256 {d:.12})")).unwrap_or_default();
-        format!("{}{digest}", name.rsplit('/').next().unwrap_or(name))
+        let digest = self.model.digest().map(|digest| format!(" (sha256 {digest})")).unwrap_or_default();
+        format!("{}{digest}", self.model.name)
     }
 
     /// The file's content.
