@@ -140,24 +140,38 @@ enum Format {
     Safetensors,
 }
 
+/// What is said of any other file.
+const NO_WEIGHTS: &str =
+    "is no file of weights; safetensors files and PyTorch files (.pt, .pth, .ckpt) are read";
+
 fn format_of(path: &Path) -> Result<Format> {
-    Ok(match first_bytes(path)? {
+    let (first, next) = first_bytes(path)?;
+    match first {
         // The length of a safetensors header may begin with any two bytes; one that begins with these four is of 67 MB.
-        [b'P', b'K', 3, 4, ..] => Format::Archive,
+        [b'P', b'K', 3, 4, ..] => Ok(Format::Archive),
         // Here too, but is far below 2^32.
-        [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Format::OldPickle,
-        _ => Format::Safetensors,
-    })
+        [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Ok(Format::OldPickle),
+        // After the length comes the header, an object of JSON.
+        length if u64::from_le_bytes(length) <= safe::LARGEST_HEADER && next == Some(b'{') => {
+            Ok(Format::Safetensors)
+        }
+        _ => Err(Error::file(path, NO_WEIGHTS)),
+    }
 }
 
-fn first_bytes(path: &Path) -> Result<[u8; 8]> {
-    let mut bytes = [0u8; 8];
+/// The first eight bytes, and the one after them where there is one.
+fn first_bytes(path: &Path) -> Result<([u8; 8], Option<u8>)> {
     let mut file = std::fs::File::open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
         _ => Error::file(path, e),
     })?;
-    match file.read_exact(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(_) => Err(Error::file(path, "is too short to be a checkpoint")),
+    if path.is_dir() {
+        return Err(Error::file(path, "is a folder; name a file of weights"));
+    }
+    let mut bytes = Vec::new();
+    file.by_ref().take(9).read_to_end(&mut bytes).map_err(|e| Error::file(path, e))?;
+    match bytes.first_chunk() {
+        Some(first) => Ok((*first, bytes.get(8).copied())),
+        None => Err(Error::file(path, "is too short to be a checkpoint")),
     }
 }

@@ -15,7 +15,7 @@ use super::{CHECKSUM_KEY, Checkpoint, state_dict};
 use crate::{Error, Result};
 
 /// A header larger than this describes no checkpoint.
-const LARGEST_HEADER: u64 = 100_000_000;
+pub(super) const LARGEST_HEADER: u64 = 100_000_000;
 
 /// Reads a file, and compares its checksum where it carries one.
 pub(super) fn read(path: &Path) -> Result<Checkpoint> {
