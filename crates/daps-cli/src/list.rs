@@ -33,7 +33,7 @@ pub struct ListArgs {
 
 #[derive(clap::Args)]
 pub struct ExplainArgs {
-    /// A name that `daps list` shows
+    /// A name that `daps list` shows, or `train` for every key of a training file
     name: String,
 }
 
@@ -98,6 +98,10 @@ fn methods() -> anyhow::Result<Outcome> {
 
 pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let name = args.name.as_str();
+    if name == "train" {
+        say(crate::train::EXAMPLE.trim_end());
+        return Ok(Outcome::Done);
+    }
     let mut found = false;
     let mut heading = |kind: &str, summary: &str| {
         if found {
@@ -168,7 +172,7 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     let lists = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lists: Vec<String> = lists.map(|list| list.get_name().to_owned()).collect();
-    anyhow::bail!("nothing is called '{name}'; see: daps list {}", lists.join("|"))
+    anyhow::bail!("nothing is called '{name}'; see: daps list {}, daps explain train", lists.join("|"))
 }
 
 /// What a preset does with measurements beyond the example.

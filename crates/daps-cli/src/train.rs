@@ -2,33 +2,35 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::files;
-use daps::priors::training::{Goal, TrainConfig};
+use daps::priors::training::{Goal, TrainConfig, at_setting};
 use daps::train::Training;
 
 use crate::Outcome;
 use crate::bar::Bar;
 use crate::table::{say, tell};
 
+/// A training file with every key explained.
+pub const EXAMPLE: &str = include_str!("../../../examples/train.toml");
+
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What to train, on what and how, as TOML
+    /// What to train, on what and how, as TOML; `daps explain train` prints a file with every key
     #[arg(long, required = true)]
     config: Option<PathBuf>,
     /// The run directory [default: runs/train-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Go on with the run in that directory
+    /// Resume the run in that directory
     #[arg(long)]
     resume: bool,
-    /// Begin with the weights of this file, such as an exported prior, instead of random ones, and count on from its images
+    /// Start from the weights of this file, such as an exported prior, instead of random ones. The count of images goes on from theirs
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     start: Option<PathBuf>,
     /// Train until this many images were seen instead of the configuration's number
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     until: Option<u64>,
     /// Print the summary as JSON
     #[arg(long)]
@@ -57,7 +59,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
-    let done = match daps::train::export(run, out, &mut bar) {
+    let done = match daps::train::export(run, out, Some(&command_line()), &mut bar) {
         Err(error) if error.is_cancelled() => {
             tell("stopped; nothing was written");
             return Ok(Outcome::Stopped);
@@ -73,34 +75,43 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
 }
 
 fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
-    let mut config = TrainConfig::parse(&files::read_text(config_file)?)?;
+    let mut config = TrainConfig::read(config_file)?;
     config.images = args.until.unwrap_or(config.images);
     if let Some(start) = &args.start {
         config.start = Some(std::path::absolute(start)?);
     }
     let out = args.out.clone().unwrap_or_else(|| format!("runs/train-{}", config.name).into());
     let base = config_file.parent().unwrap_or(Path::new("."));
-    let mut training = Training::open(config, base, &out, args.resume)?;
+    let mut bar = Bar::new()?;
+    let mut training = match Training::open(config, base, &out, args.resume, &mut bar) {
+        Err(error) if error.is_cancelled() => {
+            tell("stopped while images were read; nothing was written");
+            return Ok(Outcome::Stopped);
+        }
+        Err(daps::Error::Core(error)) => return Err(at_setting(config_file, error.into()).into()),
+        Err(daps::Error::Prior(error)) => return Err(at_setting(config_file, error).into()),
+        opened => opened?,
+    };
     let trainer = training.trainer();
     let data = match trainer.config().goal() {
         Goal::Denoiser => format!("σ_data {:.4}", trainer.sigma_data()),
         Goal::Tokens(tokens) => format!("{} symbols", tokens.symbols),
         Goal::Classes(_) => "labelled".to_owned(),
     };
+    let loss = trainer.loss().map_or(String::new(), |loss| format!(", loss {loss}"));
     tell(&format!(
-        "{} images to train on, {} held out, {data}, {} parameters; {} images seen so far",
+        "{} images to train on, {} held out, {data}, {} parameters; {} images seen so far{loss}",
         trainer.data().train.len(),
         trainer.data().held_out.len(),
         trainer.parameters(),
         trainer.images()
     ));
-    trainer.start_notes().iter().for_each(|note| tell(&format!("note: {note}")));
-    let mut bar = Bar::new()?;
-    let done = training.run(&mut bar)?;
+    training.notes().iter().for_each(|note| tell(&format!("note: {note}")));
+    let done = training.run(Some(&command_line()), &mut bar)?;
     if args.json {
         say(&serde_json::to_string(&done)?);
     } else {
-        let loss = done.loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+        let loss = training.trainer().loss().map_or(String::new(), |loss| format!(", loss {loss}"));
         say(&format!(
             "{} images seen, {:.1} images/s{loss}; checkpoint in {}",
             done.images,
@@ -109,10 +120,52 @@ fn train(args: &Args, config_file: &Path) -> anyhow::Result<Outcome> {
         ));
     }
     if !done.finished {
-        let (config, out) = (config_file.display(), out.display());
+        let [config, out] = [config_file, &out].map(|path| quoted(&path.to_string_lossy()));
         let until = args.until.map_or(String::new(), |images| format!(" --until {images}"));
-        tell(&format!("stopped; go on with: daps train --config {config} --out {out}{until} --resume"));
+        tell(&format!("stopped; resume with: daps train --config {config} --out {out}{until} --resume"));
         return Ok(Outcome::Stopped);
     }
     Ok(Outcome::Done)
+}
+
+/// The command that runs, as it can be typed again; the program goes by its name, wherever it lies.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    std::iter::once("daps".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it, on one line.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    if word.chars().any(char::is_control) {
+        let escaped = |c: char| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if c.is_control() => format!("\\x{:02x}", u32::from(c)),
+            c => c.to_string(),
+        };
+        return format!("$'{}'", word.chars().map(escaped).collect::<String>());
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_word_that_a_shell_would_split_is_quoted() {
+        for (word, shown) in [
+            ("--out", "--out"),
+            ("runs/größe-1", "runs/größe-1"),
+            ("", "''"),
+            ("my runs/a", "'my runs/a'"),
+            ("it's", r"'it'\''s'"),
+            ("ä\n'b", r"$'ä\x0a\'b'"),
+        ] {
+            assert_eq!(quoted(word), shown);
+        }
+    }
 }

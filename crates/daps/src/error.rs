@@ -42,7 +42,11 @@ impl Error {
     /// Whether somebody asked for the end.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        matches!(self, Self::Core(daps_core::Error::Cancelled { .. }))
+        matches!(
+            self,
+            Self::Core(daps_core::Error::Cancelled { .. })
+                | Self::Prior(daps_priors::Error::Core(daps_core::Error::Cancelled { .. }))
+        )
     }
 
     pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {

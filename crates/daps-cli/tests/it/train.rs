@@ -56,6 +56,167 @@ fn checksum(run: &Path) -> String {
     metadata(run, "daps.sha256")
 }
 
+/// The figure and the images of "… loss 0.3041 (mean over the last 400 images) …", where `before` ends with "loss ".
+fn loss_after(said: &str, before: &str) -> (String, String) {
+    let rest = said.split_once(before).unwrap_or_else(|| panic!("{before} in {said}")).1;
+    let (mean, rest) = rest.split_once(" (mean over the last ").unwrap_or_else(|| panic!("{said}"));
+    (mean.to_owned(), rest.split_once(" images)").unwrap().0.to_owned())
+}
+
+/// The end of a run and of its resumed twin, a resumption with nothing left to do, `loss.csv`, the summary and the card.
+#[test]
+fn a_training_has_one_loss_wherever_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = setting(dir.path(), CONFIG);
+    let run = |name: &str, more: &[&str]| {
+        let out = dir.path().join(name);
+        let done = daps(&[&["--config", config.as_str(), "--out", out.to_str().unwrap()], more].concat());
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        done
+    };
+    // 73 steps: neither a multiple of the 50 that a loss is averaged over, nor fewer.
+    let whole = loss_after(&text(&run("whole", &["--until", "584"]).stdout), ", loss ");
+    assert_eq!(whole.1, "400");
+    let half = loss_after(&text(&run("twin", &["--until", "336"]).stdout), ", loss ");
+    assert_eq!(half.1, "336");
+    let twin = run("twin", &["--until", "584", "--resume"]);
+    assert_eq!(loss_after(&text(&twin.stderr), "336 images seen so far, loss "), half);
+    assert_eq!(loss_after(&text(&twin.stdout), ", loss "), whole);
+    let over = run("twin", &["--until", "584", "--resume"]);
+    assert_eq!(loss_after(&text(&over.stderr), "584 images seen so far, loss "), whole);
+    assert_eq!(loss_after(&text(&over.stdout), ", loss "), whole);
+    let summary = run("twin", &["--until", "584", "--resume", "--json"]);
+    let summary: serde_json::Value = serde_json::from_slice(&summary.stdout).unwrap();
+    assert_eq!(format!("{:.4}", summary["loss"].as_f64().unwrap()), whole.0);
+    assert_eq!(summary["loss_images"], 400);
+    let csv = fs::read_to_string(dir.path().join("whole/loss.csv")).unwrap();
+    assert_eq!(csv, fs::read_to_string(dir.path().join("twin/loss.csv")).unwrap());
+    let rows: Vec<Vec<f64>> =
+        csv.lines().skip(1).map(|l| l.split(',').map(|v| v.parse().unwrap()).collect()).collect();
+    assert_eq!(rows.iter().map(|r| r[0]).collect::<Vec<_>>(), [400.0, 584.0]);
+    assert_eq!(format!("{:.4}", rows[1][1]), whole.0);
+    let prior = dir.path().join("prior/tiny.safetensors");
+    let exported =
+        daps(&["export", dir.path().join("twin").to_str().unwrap(), "--out", prior.to_str().unwrap()]);
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    let card = fs::read_to_string(dir.path().join("prior/README.md")).unwrap();
+    assert_eq!(loss_after(&card, "; at the end "), whole);
+}
+
+/// The lines of a card's console.
+fn made_with(card: &str) -> Vec<&str> {
+    let console = card.split_once("```console\n").unwrap().1;
+    console.split_once("```").unwrap().0.lines().collect()
+}
+
+#[test]
+fn a_card_names_the_commands_that_ran() {
+    let dir = tempfile::tempdir().unwrap();
+    // A fixed deviation: weights go on only in a network that is the same.
+    setting(dir.path(), &format!("{CONFIG}[loss]\nsigma_data = 0.5\n[card]\nrecipe = \"make images\"\n"));
+    let daps = |args: &[&str]| {
+        let done =
+            Command::new(env!("CARGO_BIN_EXE_daps")).current_dir(dir.path()).args(args).output().unwrap();
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    let card = || fs::read_to_string(dir.path().join("my prior/README.md")).unwrap();
+    let resumed = ["train", "--resume", "--config", "train.toml", "--out", "a", "--until", "32"];
+    daps(&["train", "--config", "train.toml", "--out", "a", "--until", "16"]);
+    daps(&resumed);
+    // Nothing is left to do: it trains nothing, and the card is silent about it.
+    daps(&["train", "--resume", "--config=train.toml", "--out", "a", "--until", "32"]);
+    daps(&["train", "export", "a", "--out", "my prior/tiny.safetensors"]);
+    let first = [
+        "$ daps train --config train.toml --out a --until 16",
+        "$ daps train --resume --config train.toml --out a --until 32",
+        "$ daps train export a --out 'my prior/tiny.safetensors'",
+    ];
+    assert_eq!(made_with(&card()), [&["$ make images"], first.as_slice()].concat());
+    // The weights carry them to the next run.
+    daps(&[
+        "train",
+        "--config",
+        "train.toml",
+        "--out",
+        "b",
+        "--until",
+        "48",
+        "--start",
+        "my prior/tiny.safetensors",
+    ]);
+    daps(&["train", "export", "b", "--out", "my prior/tiny.safetensors"]);
+    let second = [
+        "$ daps train --config train.toml --out b --until 48 --start 'my prior/tiny.safetensors'",
+        "$ daps train export b --out 'my prior/tiny.safetensors'",
+    ];
+    assert_eq!(made_with(&card()), [&["$ make images"], first.as_slice(), &second].concat());
+    // A run of before: nothing is made up.
+    fs::remove_file(dir.path().join("b/commands.txt")).unwrap();
+    daps(&["train", "export", "b", "--out", "my prior/tiny.safetensors"]);
+    assert_eq!(made_with(&card())[1..], ["# how this training began was not recorded", second[1]]);
+}
+
+/// Pictures of other sizes and colours, a large batch, and nothing to judge by: a note each, in the card too where it is of the data.
+#[test]
+fn data_are_adapted_with_a_note_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("pictures");
+    fs::create_dir(&folder).unwrap();
+    for i in 0..6u32 {
+        let shade = |x: u32, y: u32| (40 * i + 7 * x + 3 * y) as u8;
+        let (w, h) = [(8, 8), (16, 16), (12, 8), (6, 6)][i as usize % 4];
+        let path = folder.join(format!("{i}.png"));
+        match i {
+            0 => image::GrayImage::from_fn(w, h, |x, y| image::Luma([shade(x, y)])).save(path).unwrap(),
+            1 => image::RgbaImage::from_fn(w, h, |x, y| image::Rgba([shade(x, y), 9, 9, 99]))
+                .save(path)
+                .unwrap(),
+            _ => image::RgbImage::from_fn(w, h, |x, y| image::Rgb([shade(x, y), 9, 9])).save(path).unwrap(),
+        }
+    }
+    let colour = CONFIG
+        .replace("source = \"images\"", "source = \"pictures\"")
+        .replace("channels = 1\n", "channels = 3\n")
+        .replace("held_out = 3", "held_out = 2");
+    let train = |config: &str, out: &str| {
+        let (config, out) = (setting(dir.path(), config), dir.path().join(out));
+        let done = daps(&["--config", &config, "--out", out.to_str().unwrap(), "--until", "16"]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    let said = train(&colour, "run");
+    let of_data = [
+        "4 of 6 images are not 8x8 (4 sizes from 6x6 to 16x16): 2 shrunk, 1 enlarged, 1 cropped to the middle",
+        "1 of 6 images are smaller than 8x8",
+        "1 of 6 images are grey",
+        "1 of 6 images are transparent in places",
+    ];
+    for note in of_data.iter().chain(&["a batch of 8 images is larger than the 4 images to train on"]) {
+        assert!(said.contains(&format!("note: {note}")), "{note} in {said}");
+    }
+    let prior = dir.path().join("prior/tiny.safetensors");
+    let exported =
+        daps(&["export", dir.path().join("run").to_str().unwrap(), "--out", prior.to_str().unwrap()]);
+    assert!(exported.status.success(), "{}", text(&exported.stderr));
+    let card = fs::read_to_string(dir.path().join("prior/README.md")).unwrap();
+    for note in of_data {
+        assert!(card.contains(&format!("- **Adapted**: {note}")), "{note} in {card}");
+    }
+    let said = train(&CONFIG.replace("held_out = 3", "held_out = 0"), "none");
+    assert!(
+        said.contains("note: data.held_out = 0: `daps train export` needs at least 2 held-out"),
+        "{said}"
+    );
+}
+
+#[test]
+fn every_key_of_a_training_file_is_explained() {
+    let explained = common::daps(&["explain", "train"]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/train.toml");
+    assert_eq!(text(&explained.stdout), fs::read_to_string(file).unwrap());
+}
+
 #[test]
 fn a_killed_training_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
@@ -133,6 +294,7 @@ fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
     fs::write(dir.path().join("labels"), labels).unwrap();
     let (whole, cut) = (dir.path().join("whole"), dir.path().join("cut"));
     let [whole_text, cut_text] = [&whole, &cut].map(|p| p.to_str().unwrap());
+    let mut cut_end = None;
     for args in [
         vec!["--out", whole_text, "--until", "96"],
         vec!["--out", cut_text, "--until", "40"],
@@ -140,6 +302,7 @@ fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
     ] {
         let done = daps(&[vec!["--config", config.as_str()], args].concat());
         assert!(done.status.success(), "{}", text(&done.stderr));
+        cut_end = Some(done);
     }
     assert_eq!(checksum(&cut), checksum(&whole));
     let validation = fs::read_to_string(whole.join("validation.csv")).unwrap();
@@ -156,8 +319,10 @@ fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
         assert!(card.contains(part), "{part} in {card}");
     }
     assert!(dir.path().join("judge/examples.png").is_file());
-    // Twelve steps make no point of the loss curve.
-    assert!(card.contains("- **Loss**: cross-entropy of a class\n"), "{card}");
+    // Twelve steps are fewer than a loss is averaged over.
+    let loss = loss_after(&card, "- **Loss**: cross-entropy of a class; at the end ");
+    assert_eq!(loss, loss_after(&text(&cut_end.unwrap().stdout), ", loss "));
+    assert!(loss.1 == "96", "{card}");
 }
 
 /// An export that is stopped at its first step, or may not even begin to measure.
@@ -200,7 +365,7 @@ fn an_export_finds_out_first_what_is_in_its_way_and_can_be_stopped() {
         ("download/tiny.safetensors", "exists, without the model card of an export beside it"),
         ("own/tiny.safetensors", "samples.png: is not the picture of a model card that may be replaced"),
     ] {
-        let refused = daps::train::export(&run, &path(out), &mut Measuring { allowed: false });
+        let refused = daps::train::export(&run, &path(out), None, &mut Measuring { allowed: false });
         let refused = refused.unwrap_err();
         assert!(refused.to_string().contains(says) && !refused.is_cancelled(), "{out}: {refused}");
     }
@@ -209,11 +374,11 @@ fn an_export_finds_out_first_what_is_in_its_way_and_can_be_stopped() {
     }
     assert_eq!(fs::read_dir(path("own")).unwrap().count(), 1);
     let out = path("prior/tiny.safetensors");
-    let stopped = daps::train::export(&run, &out, &mut Measuring { allowed: true }).unwrap_err();
+    let stopped = daps::train::export(&run, &out, None, &mut Measuring { allowed: true }).unwrap_err();
     assert!(stopped.is_cancelled() && !out.exists(), "{stopped}");
     // The card, the picture that it shows and the weights are the export's own: they are replaced.
     for _ in 0..2 {
-        daps::train::export(&run, &out, &mut ()).unwrap();
+        daps::train::export(&run, &out, None, &mut ()).unwrap();
     }
     assert_eq!(fs::read_dir(path("prior")).unwrap().count(), 3);
 }
@@ -278,17 +443,31 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
     let out = dir.path().join("out");
     let out_text = out.to_str().unwrap();
     for (from, to, says) in [
-        ("batch = 8", "batchs = 8", "unknown field `batchs`"),
-        ("batch = 8", "batch = 0", "batch: expected at least 1, got 0"),
-        ("flip = true", "flop = true", "unknown field `flop`"),
-        ("name = \"tiny\"", "name = \"a/b\"", "name: expected letters"),
-        ("image_size = 8", "image_size = 9", "a positive multiple of 2"),
+        ("batch = 8", "batchs = 8", "train.toml: line 4: unknown field `batchs`"),
+        ("batch = 8", "batch = 0", "train.toml: line 4: batch: expected at least 1, got 0"),
+        ("flip = true", "flop = true", "train.toml: line 9: unknown field `flop`"),
+        ("name = \"tiny\"", "name = \"a/b\"", "train.toml: line 2: name: expected letters"),
+        (
+            "image_size = 8",
+            "image_size = 9",
+            "train.toml: line 12: image size: expected a positive multiple of 2",
+        ),
+        (
+            "image_size = 8",
+            "image_size = 16",
+            "train.toml: line 12: network.image_size: expected a size that the images have",
+        ),
         ("channels = 1\n", "channels = 3\n", "holds grey images; the network's have 3 channels"),
         ("source = \"images\"", "source = \"none\"", "none: no such file or folder"),
         (
             "held_out = 3",
             "held_out = 40",
-            "data.held_out: expected fewer than the 40 images of the data set, got 40",
+            "train.toml: line 8: data.held_out: expected at most 20, half of the 40 images, got 40",
+        ),
+        (
+            "held_out = 3",
+            "held_out = 21",
+            "data.held_out: expected at most 20, half of the 40 images, got 21",
         ),
         ("held_out = 3", "held_out = 41", "has 40 images, fewer than the 41 to be held out"),
         ("kind = \"song\"", "kind = \"unet\"", "unknown variant `unet`"),

@@ -38,10 +38,15 @@ fn refusals_are_one_sentence_and_exit_code_2() {
     let bad = dir.path().join("bad.pt");
     std::fs::write(&bad, b"PK\x03\x04 and then nothing").unwrap();
     let out = dir.path().join("out.safetensors");
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let (bad, out, pt) = (bad.to_str().unwrap(), out.to_str().unwrap(), golden("adm_tiny.pt"));
     for (args, part) in [
         (vec!["inspect", bad], "is no whole zip archive"),
         (vec!["inspect", "nowhere.pt"], "no such file"),
+        (
+            vec!["inspect", readme],
+            "README.md: is no file of weights; safetensors files and PyTorch files (.pt, .pth, .ckpt) are read",
+        ),
         (vec!["convert", &pt, out, "--config", "ffhq256"], "do not fit the network"),
         (vec!["convert", &pt, out, "--config", "ffhq"], "unknown network configuration 'ffhq'"),
     ] {

@@ -121,14 +121,19 @@ enum Format {
     Safetensors,
 }
 
+/// What is said of any other file.
+const NO_WEIGHTS: &str =
+    "is no file of weights; safetensors files and PyTorch files (.pt, .pth, .ckpt) are read";
+
 impl Format {
-    fn of(first: [u8; 8]) -> Self {
+    /// The format that a file's first bytes tell, where they tell one.
+    fn of(first: [u8; 8]) -> Option<Self> {
         match first {
             // The length of a safetensors header may begin with any two bytes; one that begins with these four is of 67 MB.
-            [b'P', b'K', 3, 4, ..] => Self::Archive,
+            [b'P', b'K', 3, 4, ..] => Some(Self::Archive),
             // Here too, but is far below 2^32.
-            [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Self::OldPickle,
-            _ => Self::Safetensors,
+            [0x80, 0..=5, _, _, rest @ ..] if rest != [0; 4] => Some(Self::OldPickle),
+            length => (u64::from_le_bytes(length) <= safe::LARGEST_HEADER).then_some(Self::Safetensors),
         }
     }
 }

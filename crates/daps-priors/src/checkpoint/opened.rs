@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use daps_core::SpreadTable;
 use sha2::{Digest, Sha256};
 
-use super::{CONFIG_KEY, Checkpoint, Format, read_archive, read_config, safe, spread_of};
+use super::{CONFIG_KEY, Checkpoint, Format, NO_WEIGHTS, read_archive, read_config, safe, spread_of};
 use crate::network::NetworkConfig;
 use crate::{Error, Result};
 
@@ -35,6 +35,9 @@ enum Content {
 impl Opened {
     /// Opens a file of any supported format; its first bytes decide which. Only a header is read.
     pub fn file(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Err(Error::file(path, "is a folder; name a file of weights"));
+        }
         let mut file = File::open(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
             _ => Error::file(path, e),
@@ -42,7 +45,7 @@ impl Opened {
         let mut head = vec![0u8; 8];
         file.read_exact(&mut head).map_err(|_| Error::file(path, "is too short to be a checkpoint"))?;
         let first = [head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7]];
-        let (metadata, content) = match Format::of(first) {
+        let (metadata, content) = match Format::of(first).ok_or_else(|| Error::file(path, NO_WEIGHTS))? {
             Format::Archive => (BTreeMap::new(), Content::Archive(file)),
             Format::OldPickle => {
                 let what = "is a PyTorch file of the format before 1.6 (no zip archive); save it again with a current PyTorch";

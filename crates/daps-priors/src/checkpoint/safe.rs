@@ -15,7 +15,7 @@ use super::{CHECKSUM_KEY, Checkpoint, state_dict};
 use crate::{Error, Result};
 
 /// A header larger than this describes no checkpoint.
-const LARGEST_HEADER: u64 = 100_000_000;
+pub(super) const LARGEST_HEADER: u64 = 100_000_000;
 
 /// Reads a file from memory, and compares its checksum where it carries one; `path` is what messages call it.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {

@@ -1,11 +1,13 @@
 //! What to train, on what and how: one TOML file, checked before any work starts.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use daps_core::Rate;
 use serde::{Deserialize, Serialize};
 
-use super::data::{DataConfig, Dataset};
+use super::data::{DataConfig, Dataset, Watch};
+use super::file;
 use crate::network::{Architecture, NetworkConfig, Preconditioning};
 use crate::{Error, Result};
 
@@ -233,7 +235,7 @@ impl TrainConfig {
             let place = daps_files::place(text, e.span());
             Error::config("training", format!("{place}{}", e.message()))
         })?;
-        config.check()?;
+        config.check().map_err(|e| file::with_line(text, e))?;
         Ok(config)
     }
 
@@ -287,7 +289,12 @@ impl TrainConfig {
 
     /// Reads the images, and their labels where classes are trained.
     pub fn read_data(&self, base: &Path) -> Result<Dataset> {
-        let data = Dataset::read(&self.data, self.network(1.0).shape(), base)?;
+        self.read_data_watched(base, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// The same for someone who waits.
+    pub fn read_data_watched(&self, base: &Path, watch: &mut Watch) -> Result<Dataset> {
+        let data = Dataset::read_watched(&self.data, self.network(1.0).shape(), base, watch)?;
         match (&self.classes, &self.network) {
             (Some(classes), Architecture::ConvNet(network)) => {
                 data.with_labels(&base.join(&classes.labels), network.num_classes)
@@ -346,11 +353,13 @@ impl TrainConfig {
             ("optimizer.decay_after", o.decay_after),
             ("optimizer.weight_decay", o.weight_decay),
             ("optimizer.clip", o.clip),
-            ("loss.p_mean squared", self.loss.p_mean.powi(2)),
         ] {
             if !(value.is_finite() && value >= 0.0) {
                 return Err(daps_core::Error::invalid(what, "a number from 0", value).into());
             }
+        }
+        if !self.loss.p_mean.is_finite() {
+            return Err(daps_core::Error::invalid("loss.p_mean", "a finite number", self.loss.p_mean).into());
         }
         for (what, value) in [("optimizer.beta1", o.beta1), ("optimizer.beta2", o.beta2)] {
             if !(0.0..1.0).contains(&value) {

@@ -1,9 +1,11 @@
 //! A data set in memory, and the part of it that is never trained on.
 
+mod adapted;
 mod labels;
 mod pictures;
 mod read;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
@@ -12,9 +14,13 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use adapted::Adapted;
 pub use labels::read_labels;
 
 use crate::{Error, Result};
+
+/// Someone who waits for images to be read: told how many of how many are read, and free to stop it.
+pub type Watch<'a> = dyn FnMut(usize, usize) -> ControlFlow<()> + 'a;
 
 /// Where the images are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,6 +188,8 @@ pub struct Dataset {
     pub held_out: Images,
     /// What the images show, where that is known.
     pub labels: Labels,
+    /// What was done to them so that they fit; nothing where they came from no file.
+    pub adapted: Option<Adapted>,
     /// SHA-256 of all of them and of where they are cut.
     pub checksum: String,
 }
@@ -189,9 +197,20 @@ pub struct Dataset {
 impl Dataset {
     /// Reads the images of a configuration; `base` is where its relative paths start.
     pub fn read(config: &DataConfig, shape: [usize; 3], base: &Path) -> Result<Self> {
+        Self::read_watched(config, shape, base, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// The same for someone who waits.
+    pub fn read_watched(
+        config: &DataConfig,
+        shape: [usize; 3],
+        base: &Path,
+        watch: &mut Watch,
+    ) -> Result<Self> {
         let source = base.join(&config.source);
-        Self::split(read::read(&source, shape, config.fit)?, config.held_out)
-            .map_err(|reason| Error::file(&source, reason))
+        let (images, adapted) = read::read(&source, shape, config.fit, watch)?;
+        let data = Self::split(images, config.held_out).map_err(|reason| Error::file(&source, reason))?;
+        Ok(Self { adapted: Some(adapted), ..data })
     }
 
     /// Keeps the last `held_out` images apart; perhaps all of them, where nothing is to be trained.
@@ -207,7 +226,7 @@ impl Dataset {
         train.digest(&mut hash);
         hash.update(format!("\n{held_out}"));
         let held_out = train.split_off(held_out);
-        Ok(Self { train, held_out, labels: Labels::default(), checksum: hex(hash) })
+        Ok(Self { train, held_out, labels: Labels::default(), adapted: None, checksum: hex(hash) })
     }
 
     /// With the labels of a file, which must name one of `classes` for each image.

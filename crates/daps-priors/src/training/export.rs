@@ -14,6 +14,9 @@ use crate::checkpoint::{
 use crate::network::{NetworkPrior, TokenPrior};
 use crate::{Classifier, Error, Result};
 
+/// Metadata key of the commands that trained the weights, one after the other, as JSON.
+pub(super) const COMMANDS_KEY: &str = "daps.commands";
+
 /// Levels of the table r(σ): eight a decade from 0.01 to 100, and those of the denoising table.
 #[must_use]
 pub fn spread_levels() -> Vec<f64> {
@@ -45,7 +48,7 @@ fn write_rounded(trainer: &Trainer, path: &Path) -> Result<String> {
     Ok(checkpoint::inspect(path)?.sha256)
 }
 
-/// What every file says of its weights: their network, how many images they have seen in which runs, and of which data.
+/// What every file says of its weights: their network, how many images they have seen in which runs, of which data, and which commands trained them.
 fn about(trainer: &Trainer) -> Result<HashMap<String, String>> {
     let refuse = |e: serde_json::Error| Error::config("network", e);
     Ok(HashMap::from([
@@ -53,6 +56,7 @@ fn about(trainer: &Trainer) -> Result<HashMap<String, String>> {
         (IMAGES_KEY.to_owned(), trainer.images().to_string()),
         (EARLIER_KEY.to_owned(), serde_json::to_string(trainer.earlier_runs()).map_err(refuse)?),
         (DATA_KEY.to_owned(), serde_json::to_string(&trainer.data_seen()).map_err(refuse)?),
+        (COMMANDS_KEY.to_owned(), serde_json::to_string(&trainer.commands).map_err(refuse)?),
     ]))
 }
 

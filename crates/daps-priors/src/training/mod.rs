@@ -3,8 +3,10 @@
 
 mod batch;
 mod config;
+mod curve;
 mod data;
 mod export;
+mod file;
 mod loss;
 mod optimizer;
 mod trainer;
@@ -15,9 +17,11 @@ pub use config::{
     CardConfig, ClassesConfig, EmaConfig, Goal, LossConfig, OptimizerConfig, TestConfig, TokensConfig,
     TrainConfig,
 };
-pub use data::{DataConfig, Dataset, Fit, Images, Labels, read_labels};
+pub use curve::{Loss, Point, WINDOW};
+pub use data::{Adapted, DataConfig, Dataset, Fit, Images, Labels, Watch, read_labels};
 pub use export::{Export, export_classifier, export_tokens, spread_levels};
+pub use file::at_setting;
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};
-pub use trainer::{Point, Trainer};
-pub use validation::{DENOISING_LEVELS, draw_samples, measure_spread, psnr};
+pub use trainer::Trainer;
+pub use validation::{DENOISING_LEVELS, draw_rows, draw_samples, measure_spread, psnr};

@@ -5,37 +5,25 @@ use std::path::Path;
 
 use candle_core::{Device, Tensor};
 use daps_core::Categorical;
-use daps_core::real::to_f64;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batches;
 use super::config::{Goal, TrainConfig};
+use super::curve::{Curve, Loss, Point};
 use super::data::Dataset;
+use super::export::COMMANDS_KEY;
 use super::loss::loss_and_gradients;
 use super::optimizer::{AdamW, cooled, ema_decay, learning_rate};
 use crate::checkpoint::{self, CONFIG_KEY, Checkpoint, DATA_KEY, EARLIER_KEY, IMAGES_KEY, write_safetensors};
 use crate::network::{NetworkConfig, NetworkPrior, Preconditioning, TokenPrior};
 use crate::{Classifier, Error, Result};
 
-/// Steps that a point of the loss curve covers.
-const POINT: u64 = 50;
-
 /// Metadata keys of a training checkpoint.
 const MARK_KEY: &str = "daps.training";
 
-/// A point of the loss curve: means over the last steps.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Point {
-    /// Images seen so far.
-    pub images: u64,
-    /// EDM's loss, or the cross-entropy of a token or a class.
-    pub loss: f64,
-    /// The gradient's norm before it was limited.
-    pub norm: f64,
-    /// The step size.
-    pub rate: f64,
-}
+/// What stands for commands that nobody kept; a comment among them.
+const UNRECORDED: &str = "# what made the weights that training began with was not recorded";
 
 /// What a checkpoint says of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,9 +67,10 @@ pub struct Trainer {
     seen: Vec<Option<String>>,
     /// Seconds of work, over all resumptions.
     pub seconds: f64,
-    curve: Vec<Point>,
-    /// Sums of loss and norm since the last point.
-    open: [f64; 2],
+    /// The commands that trained the weights, one after the other, as far as they are known; those of the runs before come
+    /// first. A line that begins with `#` is a remark.
+    pub commands: Vec<String>,
+    curve: Curve,
 }
 
 impl Trainer {
@@ -129,8 +118,8 @@ impl Trainer {
             earlier: Vec::new(),
             seen: Vec::new(),
             seconds: 0.0,
-            curve: Vec::new(),
-            open: [0.0; 2],
+            commands: Vec::new(),
+            curve: Curve::default(),
         })
     }
 
@@ -229,10 +218,24 @@ impl Trainer {
         self.step * self.config.batch as u64
     }
 
-    /// The loss curve.
+    /// The loss curve: a point every [`WINDOW`](super::WINDOW) steps.
     #[must_use]
     pub fn curve(&self) -> &[Point] {
-        &self.curve
+        self.curve.points()
+    }
+
+    /// The loss curve up to the last step.
+    #[must_use]
+    pub fn curve_so_far(&self) -> Vec<Point> {
+        let last = self.curve.now(self.images()).filter(|p| self.curve().last() != Some(p));
+        self.curve().iter().copied().chain(last).collect()
+    }
+
+    /// The loss of the run; nothing before its first step.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        let images = self.curve.window() * self.config.batch as u64;
+        self.curve.now(self.images()).map(|p| Loss { mean: p.loss, images })
     }
 
     /// One step; gives its loss.
@@ -269,15 +272,7 @@ impl Trainer {
             return Err(Error::config("network", reason));
         }
         self.step = number;
-        self.open[0] += loss;
-        self.open[1] += norm;
-        if number.is_multiple_of(POINT) {
-            // A run that began with weights may have begun within a point.
-            let steps = own.min(POINT) as f64;
-            let [loss, norm] = self.open.map(|sum| sum / steps);
-            self.curve.push(Point { images: self.images(), loss, norm, rate });
-            self.open = [0.0; 2];
-        }
+        self.curve.push(number, self.images(), [loss, norm, rate]);
         Ok(loss)
     }
 
@@ -317,6 +312,9 @@ impl Trainer {
         self.earlier = earlier.unwrap_or_default();
         self.earlier.push(images.unwrap_or(0));
         self.seen = seen.unwrap_or_else(|| vec![None]);
+        let commands =
+            said(&found, COMMANDS_KEY).map_err(|e| refuse(&e))?.filter(|c: &Vec<String>| !c.is_empty());
+        self.commands = commands.unwrap_or_else(|| vec![UNRECORDED.to_owned()]);
         self.step = self.first_step();
         Ok(())
     }
@@ -324,12 +322,7 @@ impl Trainer {
     /// Writes everything that the next step depends on, whole or not at all.
     pub fn save(&self, path: &Path) -> Result<()> {
         let mut tensors = self.optimizer.state()?;
-        let points: Vec<f64> =
-            self.curve.iter().flat_map(|p| [p.images as f64, p.loss, p.norm, p.rate]).collect();
-        let log = Tensor::from_vec(points, (self.curve.len(), 4), &Device::Cpu);
-        tensors.insert("log.points".to_owned(), log.map_err(daps_core::Error::from)?);
-        let open = Tensor::new(&self.open, &Device::Cpu).map_err(daps_core::Error::from)?;
-        tensors.insert("log.open".to_owned(), open);
+        self.curve.write(&mut tensors)?;
         let mark = Mark {
             step: self.step,
             earlier: self.earlier.clone(),
@@ -360,15 +353,6 @@ impl Trainer {
             )));
         }
         self.optimizer.restore(&found.tensors).map_err(|e| refuse(&e))?;
-        let numbers = |name: &str| match found.tensors.get(name) {
-            Some(tensor) => Ok(to_f64(tensor)?),
-            None => Err(refuse(&format!("{name} is missing"))),
-        };
-        self.curve = numbers("log.points")?
-            .chunks_exact(4)
-            .map(|p| Point { images: p[0] as u64, loss: p[1], norm: p[2], rate: p[3] })
-            .collect();
-        self.open = numbers("log.open")?.try_into().map_err(|_| refuse("log.open has another shape"))?;
         (self.step, self.earlier, self.seen) = (mark.step, mark.earlier, mark.seen);
         self.seconds = mark.seconds;
         if self.earlier.is_empty() && mark.first > 0 {
@@ -377,6 +361,8 @@ impl Trainer {
         if self.seen.is_empty() && !self.earlier.is_empty() {
             self.seen = vec![None];
         }
+        let own = self.step.saturating_sub(self.first_step());
+        self.curve = Curve::read(&found.tensors, self.step, own).map_err(|e| refuse(&e))?;
         Ok(())
     }
 }

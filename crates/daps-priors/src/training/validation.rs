@@ -1,5 +1,7 @@
 //! How good a denoiser is on images that it has not seen, and what its samples look like.
 
+use std::ops::Range;
+
 use candle_core::{DType, Tensor};
 use daps_core::{Address, Denoiser, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Purpose, RHO, SpreadTable, Step};
 
@@ -28,10 +30,15 @@ pub fn measure_spread(
 
 /// Samples of the prior: EDM's deterministic sampler, Heun's method with `steps` steps from σ = 80.
 pub fn draw_samples(model: &dyn Denoiser, count: usize, steps: usize, seed: u64) -> Result<Tensor> {
+    draw_rows(model, 0..count, steps, seed)
+}
+
+/// Some of those samples, by their numbers: a few at a time are the same as all at once.
+pub fn draw_rows(model: &dyn Denoiser, rows: Range<usize>, steps: usize, seed: u64) -> Result<Tensor> {
     const START: f64 = 80.0;
     let ode =
         Ode { steps: OdeSteps::Fixed(steps), min: 0.002, rho: RHO, end: OdeEnd::Zero, order: OdeOrder::Heun };
-    let noise = Noise::chains(seed, count);
+    let noise = Noise::chains(seed, rows.end).select(&rows.collect::<Vec<_>>());
     let z = noise.normal(Address::new(0, Purpose::Init, 0), model.shape(), DType::F32)?;
     let x_t = (z * START).map_err(daps_core::Error::from)?;
     let step = Step { index: 0, of: 1, start: START, sigma: START, next: 0.0 };

@@ -5,14 +5,23 @@ use image::DynamicImage;
 use image::imageops::FilterType;
 
 use super::Fit;
+use super::adapted::Seen;
 
-/// Decodes a picture (turned upright, transparency laid on white, of an animation the first frame) and makes it fit.
-pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<Vec<u8>, String> {
-    let mut picture = daps_files::open(bytes).map_err(|e| e.to_string())?.pixels;
+/// Decodes a picture (turned upright, transparency laid on white, of an animation the first frame) and makes it fit; tells what the
+/// file showed before.
+pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Vec<u8>, Seen), String> {
+    let found = daps_files::open(bytes).map_err(|e| e.to_string())?;
+    let mut picture = found.pixels;
+    let grey = !picture.color().has_color();
+    let mut transparent = false;
     if picture.color().has_alpha() {
-        picture = DynamicImage::ImageRgb32F(on_white(&picture).0);
+        let laid;
+        (laid, transparent) = on_white(&picture);
+        picture = DynamicImage::ImageRgb32F(laid);
     }
-    fitted(&picture, shape, fit)
+    let (width, height) = (picture.width() as usize, picture.height() as usize);
+    let seen = Seen { width, height, grey, transparent, animated: found.is_animated };
+    Ok((fitted(&picture, shape, fit)?, seen))
 }
 
 /// Bytes, channel by channel.

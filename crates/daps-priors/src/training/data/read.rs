@@ -8,24 +8,33 @@ use daps_files::{ENDINGS, is_picture};
 use image::{DynamicImage, GrayImage};
 use rayon::prelude::*;
 
+use super::adapted::{Adapted, Seen};
 use super::pictures;
-use super::{Fit, Images};
+use super::{Fit, Images, Watch};
 use crate::{Error, Result};
 
-/// Reads all images in the order of their names, or of the file.
-pub(super) fn read(source: &Path, shape: [usize; 3], fit: Fit) -> Result<Images> {
+/// Pictures that are decoded between two looks at whoever waits.
+const CHUNK: usize = 64;
+
+/// Reads all images in the order of their names, or of the file, and tells what was done to them.
+pub(super) fn read(
+    source: &Path,
+    shape: [usize; 3],
+    fit: Fit,
+    watch: &mut Watch,
+) -> Result<(Images, Adapted)> {
     if source.is_dir() {
-        return decode_all(source, folder(source)?, shape, fit);
+        return decode_all(source, folder(source)?, shape, fit, watch);
     }
     let bytes = unpacked(source)?;
     if bytes.starts_with(&[0, 0, 8, 3]) {
         return idx(&bytes, shape, fit).map_err(|reason| Error::file(source, reason));
     }
     if bytes.starts_with(b"\x93NUMPY") {
-        return npy(source, &bytes, shape);
+        return npy(source, &bytes, shape, fit);
     }
     if bytes.get(257..262) == Some(b"ustar") {
-        return decode_all(source, tar(source, &bytes)?, shape, fit);
+        return decode_all(source, tar(source, &bytes)?, shape, fit, watch);
     }
     Err(Error::file(source, "is neither a folder of pictures, nor a tar, an IDX or a .npy file"))
 }
@@ -48,7 +57,7 @@ enum Encoded {
 }
 
 impl Encoded {
-    fn decode(&self, shape: [usize; 3], fit: Fit) -> std::result::Result<Vec<u8>, String> {
+    fn decode(&self, shape: [usize; 3], fit: Fit) -> std::result::Result<(Vec<u8>, Seen), String> {
         match self {
             Self::At(path) => {
                 pictures::decode(&daps_files::read(path).map_err(|e| e.to_string())?, shape, fit)
@@ -85,7 +94,13 @@ fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
     Ok(files)
 }
 
-fn decode_all(source: &Path, mut files: Vec<Named>, shape: [usize; 3], fit: Fit) -> Result<Images> {
+fn decode_all(
+    source: &Path,
+    mut files: Vec<Named>,
+    shape: [usize; 3],
+    fit: Fit,
+    watch: &mut Watch,
+) -> Result<(Images, Adapted)> {
     if files.is_empty() {
         return Err(Error::file(source, format!("holds no pictures ({})", ENDINGS.join(", "))));
     }
@@ -94,13 +109,21 @@ fn decode_all(source: &Path, mut files: Vec<Named>, shape: [usize; 3], fit: Fit)
         let reason = format!("pictures have 1 or 3 channels, the network's images {}", shape[0]);
         return Err(Error::file(source, reason));
     }
-    let decoded: Vec<std::result::Result<Vec<u8>, String>> =
-        files.par_iter().map(|(_, picture)| picture.decode(shape, fit)).collect();
     let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
-    for ((name, _), picture) in files.iter().zip(decoded) {
-        pixels.extend(picture.map_err(|reason| Error::file(&source.join(name), reason))?);
+    let mut adapted = Adapted::new(shape, fit);
+    for (index, chunk) in files.chunks(CHUNK).enumerate() {
+        if watch(index * CHUNK, files.len()).is_break() {
+            let (level, of) = (index * CHUNK, files.len());
+            return Err(daps_core::Error::Cancelled { level, of }.into());
+        }
+        let decoded: Vec<_> = chunk.par_iter().map(|(_, picture)| picture.decode(shape, fit)).collect();
+        for ((name, _), picture) in chunk.iter().zip(decoded) {
+            let (bytes, seen) = picture.map_err(|reason| Error::file(&source.join(name), reason))?;
+            pixels.extend(bytes);
+            adapted.add(seen);
+        }
     }
-    Ok(Images::bytes(shape, pixels))
+    Ok((Images::bytes(shape, pixels), adapted))
 }
 
 fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
@@ -113,7 +136,7 @@ fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
 }
 
 /// Grey pictures of MNIST's format: four big-endian numbers (the magic one, count, rows, columns), then bytes.
-fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<Images, String> {
+fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<(Images, Adapted), String> {
     let number = |i: usize| {
         let part = bytes.get(4 * i..4 * i + 4)?;
         Some(part.iter().fold(0usize, |n, b| n << 8 | usize::from(*b)))
@@ -136,11 +159,15 @@ fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<Images,
     };
     let fitted: std::result::Result<Vec<Vec<u8>>, String> =
         pixels.par_chunks(rows * columns).map(each).collect();
-    Ok(Images::bytes(shape, fitted?.concat()))
+    let seen = Seen { width: columns, height: rows, grey: true, transparent: false, animated: false };
+    let mut adapted = Adapted::new(shape, fit);
+    (0..count).for_each(|_| adapted.add(seen));
+    Ok((Images::bytes(shape, fitted?.concat()), adapted))
 }
 
 /// Numbers as they are, or bytes that stand for [-1, 1]; arrays are never resized.
-fn npy(source: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Images> {
+fn npy(source: &Path, bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Images, Adapted)> {
+    let mut adapted = Adapted::new(shape, fit);
     let array = daps_files::parse_npy(bytes).map_err(|e| Error::file(source, e))?;
     let fits = match *array.dims() {
         [n, h, w] => n > 0 && [1, h, w] == shape,
@@ -154,9 +181,11 @@ fn npy(source: &Path, bytes: &[u8], shape: [usize; 3]) -> Result<Images> {
     }
     let flat = array.flatten_all().map_err(daps_core::Error::from)?;
     if flat.dtype() == DType::U8 {
-        return Ok(Images::bytes(shape, flat.to_vec1().map_err(daps_core::Error::from)?));
+        return Ok((Images::bytes(shape, flat.to_vec1().map_err(daps_core::Error::from)?), adapted));
     }
     let flat = flat.to_dtype(DType::F32).map_err(daps_core::Error::from)?;
     daps_core::real::check_finite(&source.display().to_string(), &flat)?;
-    Ok(Images::floats(shape, flat.to_vec1().map_err(daps_core::Error::from)?))
+    let floats = flat.to_vec1().map_err(daps_core::Error::from)?;
+    adapted.add_values(&floats);
+    Ok((Images::floats(shape, floats), adapted))
 }
