@@ -117,7 +117,7 @@ mod tests {
         let of = |text: &str| prior(&format!("kind = 'network'\n{text}"));
         let first = of("sha256 = 'abc'\nfile = '/a/b'");
         assert_eq!(first, of("sha256 = 'abc'\nname = 'faces'"));
-        assert_eq!(first, "kind = 'network'\nsha256 = 'abc'".parse().unwrap());
+        assert_eq!(first, "kind = 'network'\nsha256 = 'abc'".parse::<Table>().unwrap());
         assert_ne!(first, of("sha256 = 'abd'\nfile = '/a/b'"));
     }
 }

@@ -74,8 +74,8 @@ impl Library {
     /// Where the file of an entry is.
     #[must_use]
     pub fn place(&self, entry: &Entry) -> Place {
-        if let Some((_, bytes)) = self.embedded.iter().find(|(file, _)| Path::new(file) == entry.file) {
-            return Place::Embedded(*bytes);
+        if let Some(&(_, bytes)) = self.embedded.iter().find(|(file, _)| Path::new(file) == entry.file) {
+            return Place::Embedded(bytes);
         }
         match self.folders.iter().chain(&self.cache).find_map(|folder| in_folder(folder, entry)) {
             Some(path) => Place::File(path),

@@ -61,7 +61,8 @@ impl Opened {
 
     /// Opens a safetensors file in memory; `name` is what messages call it.
     pub fn memory(name: &str, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Self> {
-        let (name, bytes) = (PathBuf::from(name), bytes.into());
+        let name = PathBuf::from(name);
+        let bytes: Cow<'static, [u8]> = bytes.into();
         let (head, mut rest) = bytes.split_at(bytes.len().min(8));
         if head.len() < 8 {
             return Err(Error::file(&name, "is too short to be a checkpoint"));
