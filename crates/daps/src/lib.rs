@@ -11,6 +11,7 @@ mod error;
 pub mod experiment;
 pub mod files;
 pub mod fit;
+pub mod font;
 mod inputs;
 pub mod load;
 mod measure;
