@@ -9,7 +9,7 @@ use crate::summary::{Curves, Measurement, Outcome, Summary, misfit_title};
 use crate::{Result, task};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
-pub use html::{Page, escape, figure, table};
+pub use html::{Page, details, escape, figure, rich, table, unbroken};
 
 /// Measurements that a report shows.
 pub(crate) const MOST_SHOWN: usize = 24;
