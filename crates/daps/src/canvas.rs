@@ -79,7 +79,7 @@ mod tests {
         canvas.text("a label that is far too long for its paper", (50, 20), font::LARGE);
         let picture = canvas.into_picture();
         let levels: std::collections::BTreeSet<u8> = picture.pixels().map(|p| p.0[0]).collect();
-        assert!(levels.contains(&255) && levels.contains(&40), "{levels:?}");
+        assert!(levels.contains(&255) && levels.first().is_some_and(|darkest| *darkest < 80), "{levels:?}");
         assert!(levels.len() > 10, "{levels:?}");
     }
 }

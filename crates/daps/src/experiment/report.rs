@@ -168,8 +168,8 @@ fn one_task(
         name if SUCCESSES.contains(&name) => task::is_ambiguous(&task.operator),
         _ => true,
     };
-    let shown = MAIN.iter().chain(&SUCCESSES).chain(&FURTHER);
-    for column in shown.filter(|n| wanted(n)).filter_map(|n| named(n)) {
+    let names = [&MAIN[..], &SUCCESSES, &FURTHER].concat();
+    for column in names.iter().filter(|n| wanted(n)).filter_map(|n| named(n)) {
         let is_main = MAIN.contains(&column.name) || column.name == SUCCESSES[0];
         let columns = if is_main { &mut main } else { &mut further };
         let own = |m: &&MethodEntry| {
