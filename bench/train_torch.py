@@ -2,7 +2,7 @@
 """Training steps per second: `daps train` beside a PyTorch eager loop of the same network, batch, loss and optimiser.
 
     cargo build --release -p daps-cli
-    python3 bench/train_torch.py --out bench/results/train-DATE.md
+    python3 bench/train_torch.py --out bench/results/train.md
 
 Makes a throw-away virtual environment with PyTorch from PyPI (or uses --venv DIR, made where it does not exist). Both
 sides use two threads and run one after the other, --pairs times; the ratio of each pair and their median are printed.

@@ -94,7 +94,7 @@ impl Args {
             name: format!("tune-{}", self.method),
             title: format!("The free parameters of {}", self.method),
             about: String::new(),
-            hours: 0.0,
+            hours: None,
             prior: PriorEntry::Settings(prior),
             shape: self.shape.clone(),
             seeds: vec![self.seed],

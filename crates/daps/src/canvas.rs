@@ -3,13 +3,12 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use font8x8::UnicodeFonts;
 use image::{ImageFormat, Rgb, RgbImage};
 
-use crate::{Error, Result, files};
+use crate::{Error, Result, files, font};
 
-/// A label's letter is this wide and high, times its scale.
-pub const LETTER: usize = 8;
+/// Black that is soft enough for antialiased letters.
+const INK: f32 = 40.0;
 
 /// White paper to put pictures on.
 pub struct Canvas {
@@ -32,24 +31,14 @@ impl Canvas {
         }
     }
 
-    /// Writes a line of text; letters without a shape become question marks.
-    pub fn text(&mut self, text: &str, (x, y): (usize, usize), scale: usize) {
-        for (k, letter) in text.chars().enumerate() {
-            let shape = font8x8::BASIC_FONTS
-                .get(letter)
-                .or_else(|| font8x8::LATIN_FONTS.get(letter))
-                .or_else(|| font8x8::GREEK_FONTS.get(letter))
-                .or_else(|| font8x8::BASIC_FONTS.get('?'))
-                .unwrap_or_default();
-            for (dy, row) in shape.iter().enumerate() {
-                for dx in (0..LETTER).filter(|dx| row >> dx & 1 == 1) {
-                    for (a, b) in (0..scale * scale).map(|k| (k % scale, k / scale)) {
-                        let at = (x + (k * LETTER + dx) * scale + a, y + dy * scale + b);
-                        self.set(at.0, at.1, Rgb([40; 3]));
-                    }
-                }
+    /// Writes a line of text with the upper left corner of its box at (x, y); `font::width` and `font::height` tell its size.
+    pub fn text(&mut self, text: &str, (x, y): (usize, usize), size: f32) {
+        font::draw(text, size, |dx, dy, share| {
+            if let Some(pixel) = self.pixels.get_pixel_mut_checked((x + dx) as u32, (y + dy) as u32) {
+                *pixel =
+                    Rgb(pixel.0.map(|paper| (share * INK + (1.0 - share) * f32::from(paper)).round() as u8));
             }
-        }
+        });
     }
 
     fn set(&mut self, x: usize, y: usize, color: Rgb<u8>) {
@@ -77,4 +66,20 @@ pub fn png(picture: &RgbImage) -> Result<Vec<u8>> {
 /// Writes a PNG file.
 pub fn write(path: &Path, picture: &RgbImage) -> Result<()> {
     files::write(path, &png(picture)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_have_soft_edges_and_stay_on_the_paper() {
+        let mut canvas = Canvas::new(60, 30);
+        canvas.text("σ = 1", (2, 4), font::LARGE);
+        canvas.text("a label that is far too long for its paper", (50, 20), font::LARGE);
+        let picture = canvas.into_picture();
+        let levels: std::collections::BTreeSet<u8> = picture.pixels().map(|p| p.0[0]).collect();
+        assert!(levels.contains(&255) && levels.first().is_some_and(|darkest| *darkest < 80), "{levels:?}");
+        assert!(levels.len() > 10, "{levels:?}");
+    }
 }

@@ -9,14 +9,16 @@ use image::RgbImage;
 use image::imageops::FilterType;
 use toml::Table;
 
-use crate::canvas::{self, Canvas, LETTER};
+use crate::canvas::{self, Canvas};
 use crate::measure::Truths;
 use crate::event::Shown;
 use crate::prior::PriorConfig;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};
 use crate::task::{self, TaskInfo};
-use crate::{Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, load, prior};
+use crate::{
+    Directory, Error, Result, Run, RunConfig, Summary, TaskConfig, bundled, files, font, load, prior,
+};
 
 /// A table to demonstrate.
 pub struct Subject {
@@ -125,20 +127,22 @@ impl Demo {
         if self.samples > 1 {
             columns.push(("std".into(), "std.png".into()));
         }
-        let scale = 2;
         let tasks = self.subject.tasks;
-        let letters = tasks.iter().flat_map(|t| t.title().split(' ')).map(str::len).max().unwrap_or(0);
-        let (left, top) = (letters * LETTER * scale + 3 * GAP, LETTER * scale + 2 * GAP);
+        let words = tasks.iter().flat_map(|t| t.title().split(' '));
+        let widest = words.map(|word| font::width(word, font::LARGE)).max().unwrap_or(0);
+        let line = font::height(font::LARGE);
+        let (left, top) = (widest + 3 * GAP, line + 2 * GAP);
         let mut canvas = Canvas::new(left + columns.len() * (CELL + GAP), top + tasks.len() * (CELL + GAP));
         for (c, (name, _)) in columns.iter().enumerate() {
-            canvas.text(name, (left + c * (CELL + GAP) + 4, GAP), scale);
+            let middle = CELL.saturating_sub(font::width(name, font::LARGE)) / 2;
+            canvas.text(name, (left + c * (CELL + GAP) + middle, GAP), font::LARGE);
         }
         for (r, task) in tasks.iter().enumerate() {
             let y = top + r * (CELL + GAP);
             let words: Vec<&str> = task.title().split(' ').collect();
+            let first = y + CELL.saturating_sub(words.len() * line) / 2;
             for (k, word) in words.iter().enumerate() {
-                let line = LETTER * scale + 6;
-                canvas.text(word, (GAP, y + CELL / 2 + k * line - words.len() * line / 2), scale);
+                canvas.text(word, (GAP, first + k * line), font::LARGE);
             }
             for (c, (_, file)) in columns.iter().enumerate() {
                 let path = out.join(task.name).join(file);

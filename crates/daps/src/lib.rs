@@ -13,6 +13,7 @@ pub mod event;
 pub mod experiment;
 pub mod files;
 pub mod fit;
+pub mod font;
 mod inputs;
 mod ledger;
 pub mod library;

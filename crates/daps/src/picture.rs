@@ -6,7 +6,8 @@ use daps_core::{Operator, Shown, Step};
 use image::{Rgb, RgbImage};
 
 use crate::Result;
-use crate::canvas::{self, Canvas, LETTER};
+use crate::canvas::{self, Canvas};
+use crate::font::{self, SMALL};
 
 /// Small images are enlarged to about this side where they stand in a strip.
 const SIDE: usize = 128;
@@ -167,14 +168,21 @@ impl Snapshot {
 pub fn way(snapshots: &[Snapshot], shape: [usize; 3]) -> RgbImage {
     let [_, h, w] = shape;
     let zoom = (SIDE / w.max(h)).max(1);
-    let (cell, line, gap, left) = ((w * zoom, h * zoom), LETTER + 8, 4, 5 * LETTER + 8);
-    let mut canvas = Canvas::new(left + snapshots.len() * (cell.0 + gap), line + 3 * (cell.1 + gap));
-    for (row, name) in ["x0", "x0|y", "x_t"].iter().enumerate() {
-        canvas.text(name, (4, line + row * (cell.1 + gap) + cell.1 / 2), 1);
+    let (cell, line, gap) = ((w * zoom, h * zoom), font::height(SMALL) + 6, 4);
+    let names = ["x̂₀", "x₀|y", "xₜ"];
+    let left = names.iter().map(|name| font::width(name, SMALL)).max().unwrap_or(0) + 10;
+    let sigmas: Vec<String> = snapshots.iter().map(|s| format!("σ = {:.3}", s.sigma.0)).collect();
+    // Narrow images stand as far apart as their labels need.
+    let labels = sigmas.iter().map(|label| font::width(label, SMALL) + gap).max().unwrap_or(0);
+    let pitch = cell.0.max(labels) + gap;
+    let mut canvas = Canvas::new(left + snapshots.len() * pitch, line + 3 * (cell.1 + gap));
+    for (row, name) in names.iter().enumerate() {
+        let middle = cell.1.saturating_sub(font::height(SMALL)) / 2;
+        canvas.text(name, (4, line + row * (cell.1 + gap) + middle), SMALL);
     }
     for (column, snapshot) in snapshots.iter().enumerate() {
-        let x = left + column * (cell.0 + gap);
-        canvas.text(&format!("{:.3}", snapshot.sigma.0), (x + 4, 4), 1);
+        let x = left + column * pitch;
+        canvas.text(&sigmas[column], (x, 2), SMALL);
         for (row, values) in snapshot.images.iter().enumerate() {
             // x_t is far outside [-1, 1] at first; at unit variance its noise and its picture are both seen.
             let scale = if row == 2 { 1.0 / (1.0 + snapshot.sigma.1.powi(2)).sqrt() } else { 1.0 };

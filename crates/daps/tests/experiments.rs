@@ -27,7 +27,7 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         let mut config = ExperimentConfig::read(&file).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(config.name, name);
-        assert!(config.hours > 0.0 && !config.about.is_empty(), "{name}");
+        assert!(config.hours.is_some_and(|h| h > 0.0) && !config.about.is_empty(), "{name}");
         let PriorEntry::Name(prior) = &config.prior else { panic!("{name}: one line names the prior") };
         if prior == "faces" {
             // A prior in closed form with the bundled one's shape, so that no weights are needed.

@@ -296,6 +296,71 @@ fn cells_serve_under_any_label_and_in_other_tables() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// LPIPS weights of the real names and kernel sizes, with two channels everywhere.
+fn write_small_lpips(cache: &Path) {
+    let tensor = |count: usize, shape: &[usize]| {
+        let values = (0..count).map(|i| 0.3 * (i as f32 * 1.7).sin() + 0.1).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    };
+    let mut weights = std::collections::HashMap::new();
+    for k in 0..13 {
+        let inputs = if k == 0 { 3 } else { 2 };
+        weights.insert(format!("conv.{k}.weight"), tensor(2 * inputs * 9, &[2, inputs, 3, 3]));
+        weights.insert(format!("conv.{k}.bias"), tensor(2, &[2]));
+    }
+    for k in 0..5 {
+        weights.insert(format!("head.{k}.weight"), Tensor::from_vec(vec![1f32; 2], 2, &Device::Cpu).unwrap());
+    }
+    daps::core::candle::safetensors::save(&weights, cache.join("lpips-vgg16.safetensors")).unwrap();
+}
+
+/// Weights that appear after a table is finished: the cells run again, say why, and keep the seconds that they had.
+#[test]
+fn weights_that_appear_later_are_told_of_and_change_no_timing() {
+    // Without `hours`, which is a note for people.
+    let table = "name = 'late'\ntitle = 'late'\nprior = { kind = 'gaussian', std = 0.4 }\nshape = [3, 16, 16]\n\
+                 tasks = ['inpaint_random']\n[data]\nsource = 'colours.npy'\nimages = 3\n\
+                 [[method]]\nname = 'wiener'\n[[method]]\nname = 'tv'\n";
+    let scene = Scene::new(table);
+    let values = (0..3 * 768).map(|i| 0.5 * (i as f32 * 0.7).sin()).collect();
+    let colours = Tensor::from_vec(values, (3, 3, 16, 16), &Device::Cpu).unwrap();
+    colours.write_npy(scene.path("colours.npy")).unwrap();
+    let cache = scene.path("cache");
+    fs::create_dir(&cache).unwrap();
+    let run = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_daps"))
+            .args(["experiment", &scene.text("table.toml"), "--out", &scene.text("out")])
+            .args(more)
+            .env("DAPS_CACHE", &cache)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let read = |file: &str| fs::read_to_string(scene.path("out").join(file)).unwrap();
+    let (said, told) = run(&[]);
+    assert!(said.contains("6 of 6 cells done, 6 of them now"), "{said}");
+    assert!(!told.contains("again"), "{told}");
+    let (timings, report) = (read("timings.csv"), read("report.html"));
+    assert!(report.contains("<code>daps weights get lpips</code>"), "the page shows commands as code");
+    assert!(!report.contains('`'), "the page has raw backticks");
+    write_small_lpips(&cache);
+    let why = "LPIPS weights are here now: 6 cells run again for LPIPS";
+    let (said, told) = run(&["--dry-run"]);
+    assert!(said.contains("6 cells, 6 to run") && told.contains(why), "{said}{told}");
+    let (said, told) = run(&[]);
+    assert!(said.contains("6 of 6 cells done, 6 of them now"), "{said}");
+    assert_eq!(told.matches("again").count(), 1, "{told}");
+    assert!(told.contains(why), "{told}");
+    assert_eq!(read("timings.csv"), timings, "the first timing is kept");
+    let csv = read("results.csv");
+    let at = csv.lines().next().unwrap().split(',').position(|head| head == "lpips").unwrap();
+    let lpips: Vec<&str> = csv.lines().skip(1).map(|line| line.split(',').nth(at).unwrap()).collect();
+    assert!(lpips.iter().all(|value| value.parse::<f64>().is_ok_and(|v| v > 0.0)), "{lpips:?}");
+    let (said, told) = run(&[]);
+    assert!(said.contains("6 of 6 cells done, 0 of them now") && !told.contains("again"), "{said}{told}");
+}
+
 #[test]
 fn a_dry_run_counts_and_writes_nothing() {
     let scene = Scene::new(TABLE);

@@ -22,8 +22,9 @@ pub struct ExperimentConfig {
     /// What it asks, in a few sentences.
     #[serde(default)]
     pub about: String,
-    /// Hours that it takes on two cores with the bundled prior, for people.
-    pub hours: f64,
+    /// Hours that it takes on two cores with the bundled prior: a note for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours: Option<f64>,
     /// The prior: a bundled name, a checkpoint, or a table as `[prior]` of a run.
     pub prior: PriorEntry,
     /// Shape of an image, where the prior does not know its own.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::report::{Page, escape, figure, table};
+use crate::report::{Page, details, figure, rich, table, unbroken};
 use crate::{Error, Result};
 
 /// A piece of a report.
@@ -16,6 +16,8 @@ pub(super) enum Piece {
     List(Vec<String>),
     /// A head, and rows of cells.
     Table(Vec<String>, Vec<Vec<String>>),
+    /// A title, and a table that few readers need: a page shows it when it is asked for.
+    More(String, Vec<String>, Vec<Vec<String>>),
     /// A drawing: its file, and the SVG itself.
     Drawing(String, String),
     /// A caption and the picture's file within the directory.
@@ -35,6 +37,12 @@ impl Document {
         let plain = |words: &str| words.replace('<', "&lt;");
         let mut text = format!("# {}\n", plain(&self.title));
         let cell = |c: &String| plain(c).replace('|', "\\|").replace('\n', " ");
+        let line =
+            |cells: &[String]| format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "));
+        let lines_of = |head: &[String], rows: &[Vec<String>]| {
+            let rule = format!("|---|{}\n", "---:|".repeat(head.len().saturating_sub(1)));
+            format!("{}{rule}{}", line(head), rows.iter().map(|r| line(r)).collect::<String>())
+        };
         for piece in &self.pieces {
             let _ = match piece {
                 Piece::Heading(title) => write!(text, "\n## {}\n", plain(title)),
@@ -46,13 +54,9 @@ impl Document {
                         lines.iter().map(|l| format!("- {}\n", plain(l))).collect::<String>()
                     )
                 }
-                Piece::Table(head, rows) => {
-                    let line = |cells: &[String]| {
-                        format!("| {} |\n", cells.iter().map(cell).collect::<Vec<_>>().join(" | "))
-                    };
-                    let rule = format!("|---|{}\n", "---:|".repeat(head.len().saturating_sub(1)));
-                    let rows: String = rows.iter().map(|r| line(r)).collect();
-                    write!(text, "\n{}{rule}{rows}", line(head))
+                Piece::Table(head, rows) => write!(text, "\n{}", lines_of(head, rows)),
+                Piece::More(title, head, rows) => {
+                    write!(text, "\n{}:\n\n{}", plain(title), lines_of(head, rows))
                 }
                 Piece::Drawing(file, _) => write!(text, "\n![]({file})\n"),
                 Piece::Picture(caption, file) => {
@@ -70,26 +74,22 @@ impl Document {
         for piece in &self.pieces {
             let html = match piece {
                 Piece::Heading(title) => {
-                    if let Some((title, html)) = section.replace((escape(title), String::new())) {
+                    if let Some((title, html)) = section.replace((rich(title), String::new())) {
                         page.section(&title, &html);
                     }
                     continue;
                 }
-                Piece::Paragraph(words) => format!("<p>{}</p>", escape(words)),
+                Piece::Paragraph(words) if section.is_none() => {
+                    page.lead(&rich(words));
+                    continue;
+                }
+                Piece::Paragraph(words) => format!("<p>{}</p>", rich(words)),
                 Piece::List(lines) => {
-                    let items: String = lines.iter().map(|l| format!("<li>{}</li>", escape(l))).collect();
+                    let items: String = lines.iter().map(|l| format!("<li>{}</li>", rich(l))).collect();
                     format!("<ul>{items}</ul>")
                 }
-                Piece::Table(head, rows) => {
-                    let heads: Vec<String> = head.iter().map(|h| escape(h)).collect();
-                    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-                    let bold = |c: &String| match c.strip_prefix("**").and_then(|c| c.strip_suffix("**")) {
-                        Some(inner) => format!("<b>{}</b>", escape(inner)),
-                        None => escape(c),
-                    };
-                    let rows: Vec<Vec<String>> = rows.iter().map(|r| r.iter().map(bold).collect()).collect();
-                    format!("<div class=wide>{}</div>", table(&heads, &rows))
-                }
+                Piece::Table(head, rows) => table_of(head, rows),
+                Piece::More(title, head, rows) => details(&rich(title), &table_of(head, rows)),
                 Piece::Drawing(_, svg) => format!("<div class=drawing>{svg}</div>"),
                 Piece::Picture(caption, file) => {
                     let path = directory.join(file);
@@ -99,12 +99,64 @@ impl Document {
             };
             match &mut section {
                 Some((_, inside)) => *inside += &html,
-                None => page.lead(&html),
+                None => page.push(&html),
             }
         }
         if let Some((title, html)) = section {
             page.section(&title, &html);
         }
         Ok(page.finish())
+    }
+}
+
+/// A table that breaks its lines where it has to.
+fn table_of(head: &[String], rows: &[Vec<String>]) -> String {
+    let heads: Vec<String> = head.iter().map(|h| rich(h)).collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let cells = |row: &Vec<String>| row.iter().map(|c| unbroken(&rich(c))).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    format!("<div class=wide>{}</div>", table(&heads, &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_have_all_pieces_and_a_page_has_no_raw_marks() {
+        let words = |list: &[&str]| list.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let document = Document {
+            title: "A title".into(),
+            pieces: vec![
+                Piece::Paragraph("Run `daps demo`.".into()),
+                Piece::Heading("Numbers".into()),
+                Piece::List(words(&["needs `daps weights get lpips`"])),
+                Piece::Table(
+                    words(&["", "PSNR"]),
+                    vec![words(&["daps", "**27.1**"]), words(&["tv", "2 ± 1"])],
+                ),
+                Piece::More(
+                    "Further numbers".into(),
+                    words(&["", "LPIPS: `get`"]),
+                    vec![words(&["daps", "0.1"])],
+                ),
+            ],
+        };
+        let page = document.html(Path::new("")).unwrap();
+        let body = page.split("</style>").nth(1).unwrap();
+        assert!(!body.contains('`') && !body.contains("**"), "{body}");
+        for part in ["<p class=lead>Run <code>daps demo</code>.</p>", "<b>27.1</b>", "2&nbsp;±&nbsp;1"] {
+            assert!(body.contains(part), "{part} in {body}");
+        }
+        assert!(
+            body.contains("<details><summary>Further numbers</summary><div class=wide><table>"),
+            "{body}"
+        );
+        let text = document.markdown();
+        assert!(text.contains("\n| daps | **27.1** |\n| tv | 2 ± 1 |\n"), "{text}");
+        assert!(
+            text.contains("\nFurther numbers:\n\n|  | LPIPS: `get` |\n|---|---:|\n| daps | 0.1 |\n"),
+            "{text}"
+        );
     }
 }

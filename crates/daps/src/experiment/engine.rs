@@ -71,19 +71,6 @@ impl Experiment {
         (self.config.batch / block.chains).max(1)
     }
 
-    /// Whether a cell has all numbers that the file asks for: LPIPS too, once its weights are there, and levels where wanted.
-    fn is_complete(&self, cell: &Cell) -> bool {
-        let levels = !self.follows() || self.has_levels(cell);
-        let judged = !self.has_lpips() || cell.lpips.is_some();
-        cell.failure.is_some() || (levels && judged)
-    }
-
-    /// Whether an image's cell is there, complete, and its pictures with it.
-    fn has(&self, cells: &Cells, directory: &Path, key: &str, image: usize) -> bool {
-        let pictured = |cell: &Cell| self.wanted_pictures(image, directory, cell).all(|file| file.exists());
-        cells.get(key).is_some_and(|c| self.is_complete(c) && (c.failure.is_some() || pictured(c)))
-    }
-
     /// Takes what other experiments have run and this one has not, with its pictures.
     fn adopt(
         &self,
@@ -106,17 +93,6 @@ impl Experiment {
             }
         }
         store.append(adopted)
-    }
-
-    /// Which of the first images of a block are not there yet.
-    pub(super) fn missing(
-        &self,
-        cells: &Cells,
-        directory: &Path,
-        block: &Block,
-        images: usize,
-    ) -> Vec<usize> {
-        (0..images).filter(|&i| !self.has(cells, directory, &block.keys[i], i)).collect()
     }
 
     /// Runs what is missing in the directory and writes tables, plots and the report; `progress` may ask to stop, which keeps
@@ -150,7 +126,8 @@ impl Experiment {
         Ok(progressed)
     }
 
-    /// Runs the cells that are missing among the first images of some blocks; false if it was asked to stop.
+    /// Runs the cells that are missing among the first images of some blocks, and says why finished ones run again; false if it
+    /// was asked to stop.
     pub(crate) fn fill(
         &self,
         wanted: &[(&Block, usize)],
@@ -160,6 +137,7 @@ impl Experiment {
     ) -> Result<bool> {
         let missing = |(b, n): &(&Block, usize), store: &Store| self.missing(store.cells(), directory, b, *n);
         let mut left: Vec<(&Block, usize)> = wanted.iter().map(|w| (w.0, missing(w, store).len())).collect();
+        self.run_again(store.cells(), directory, wanted).iter().for_each(|line| progress.note(line));
         progress.begin(&self.config.name, left.iter().map(|(_, n)| n).sum());
         for (i, wanted) in wanted.iter().enumerate() {
             let block = wanted.0;

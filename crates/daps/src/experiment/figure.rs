@@ -42,7 +42,8 @@ fn color(i: usize) -> String {
 }
 
 fn open(width: f64, height: f64, title: &str) -> String {
-    let title = escape(title);
+    // A drawing has no code: its marks are left out.
+    let title = escape(&title.replace('`', ""));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          role=\"img\"><title>{title}</title><style>{STYLE}</style>\

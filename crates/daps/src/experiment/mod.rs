@@ -15,6 +15,7 @@ mod engine;
 mod estimate;
 mod figure;
 mod groups;
+mod lack;
 mod levels;
 mod notes;
 mod order;
@@ -345,7 +346,7 @@ mod tests {
         let images = Tensor::from_vec(values, (3, 1, 8, 8), &Device::Cpu).unwrap();
         images.write_npy(directory.join("images.npy")).unwrap();
         let text = format!(
-            "name = 'small'\ntitle = 'small'\nhours = 0.1\nshape = [1, 8, 8]\n{top}\n\
+            "name = 'small'\ntitle = 'small'\nshape = [1, 8, 8]\n{top}\n\
              [data]\nsource = 'images.npy'\nimages = 3\n{methods}"
         );
         Experiment::open(ExperimentConfig::parse(&text).unwrap(), directory).unwrap()

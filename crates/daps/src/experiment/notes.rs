@@ -64,7 +64,7 @@ fn how_to_read(experiment: &Experiment, cells: &[Cell]) -> Vec<String> {
     lines.push(
         "± is the standard error over images; seeds of one image are averaged first. A count in brackets says that not all cells \
          (images x seeds) have the number: such a mean is over fewer than its neighbours are, and never in bold. A cell without \
-         a result counts as no success. Seconds are wall-clock, as this machine was when the cell ran."
+         a result counts as no success. Seconds are wall-clock, as this machine was when the cell first ran."
             .into(),
     );
     if !experiment.is_discrete() {

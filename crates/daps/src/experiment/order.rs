@@ -93,8 +93,8 @@ pub(super) fn order(groups: &Groups) -> Vec<Piece> {
         .map(|(name, counts)| std::iter::once(name).chain(counts.into_iter().map(Count::words)).collect())
         .collect();
     let head = std::iter::once(String::new()).chain(columns.iter().map(|c| c.title.to_owned())).collect();
-    let words = "Of all pairs of methods that the paper has figures of, how many stand here in the paper's order; decided are those \
-                 whose difference, paired by image, is more than two standard errors. By chance it would be half of them.";
+    let words = "How many pairs of methods with figures in the paper stand here in its order. A pair is decided if its difference, paired by \
+                 image, is more than two standard errors. By chance it would be half of the pairs.";
     vec![
         Piece::Heading("Do methods rank as in the paper?".into()),
         Piece::Paragraph(words.into()),

@@ -15,22 +15,11 @@ use crate::{assets, report::number};
 
 /// Columns that are compared with a baseline, and with the paper's order.
 pub(super) const COMPARED: [&str; 3] = ["psnr", "ssim", "lpips"];
-/// Columns of a task's table, in order; those of success only where a measurement has several explanations.
-const SHOWN: [&str; 13] = [
-    "psnr",
-    "ssim",
-    "lpips",
-    "psnr_mean",
-    "psnr_best",
-    "accuracy",
-    "agreement",
-    "error",
-    "chi2",
-    "diversity",
-    "coverage",
-    "coverage_nominal",
-    "spread",
-];
+/// Columns of a task's main table, in order.
+const MAIN: [&str; 7] = ["psnr", "ssim", "lpips", "accuracy", "agreement", "chi2", "diversity"];
+/// Columns of the table of further numbers, in order.
+const FURTHER: [&str; 6] = ["psnr_mean", "psnr_best", "error", "coverage", "coverage_nominal", "spread"];
+/// Columns of success, only where a measurement has several explanations: the first is a main one.
 const SUCCESSES: [&str; 3] = ["success", "success_chains", "success_turned"];
 /// Columns drawn for all tasks.
 const DRAWN: [&str; 2] = ["psnr", "lpips"];
@@ -70,7 +59,7 @@ pub(super) fn document(
             true => capital(task.title()),
             false => capital(&task.label),
         }));
-        pieces.push(one_task(&groups, task, &methods, fid));
+        pieces.extend(one_task(&groups, task, &methods, fid));
         pieces.extend(differences(&groups, task, &methods));
         pieces.extend(rows_of_pictures(&groups, task, &methods, directory));
     }
@@ -153,23 +142,24 @@ impl Columns {
         }
     }
 
-    fn table(self, methods: &[&MethodEntry]) -> Piece {
+    /// Head and rows.
+    fn table(self, methods: &[&MethodEntry]) -> (Vec<String>, Vec<Vec<String>>) {
         let head = std::iter::once(String::new()).chain(self.0.iter().map(|c| c.0.clone())).collect();
         let row = |(i, m): (usize, &&MethodEntry)| {
             std::iter::once(m.label.clone()).chain(self.0.iter().map(|c| c.1[i].clone())).collect()
         };
-        Piece::Table(head, methods.iter().enumerate().map(row).collect())
+        (head, methods.iter().enumerate().map(row).collect())
     }
 }
 
-/// The numbers of a task.
+/// The numbers of a task: a table that fits a page, and the further numbers.
 fn one_task(
     groups: &Groups,
     task: &ExperimentTask,
     methods: &[&MethodEntry],
     fid: &HashMap<(String, String), f64>,
-) -> Piece {
-    let mut columns = Columns::default();
+) -> Vec<Piece> {
+    let (mut main, mut further) = (Columns::default(), Columns::default());
     let several = methods.iter().flat_map(|m| groups.get(&task.label, &m.label)).any(|c| c.samples > 1);
     let is_ambiguous = task.is_ambiguous();
     let wanted = |name: &&str| match *name {
@@ -179,7 +169,10 @@ fn one_task(
         name if SUCCESSES.contains(&name) => is_ambiguous,
         _ => true,
     };
-    for column in SHOWN.iter().chain(&SUCCESSES).filter(|n| wanted(n)).filter_map(|n| named(n)) {
+    let names = [&MAIN[..], &SUCCESSES, &FURTHER].concat();
+    for column in names.iter().filter(|n| wanted(n)).filter_map(|n| named(n)) {
+        let is_main = MAIN.contains(&column.name) || column.name == SUCCESSES[0];
+        let columns = if is_main { &mut main } else { &mut further };
         let own = |m: &&MethodEntry| {
             let average = groups.column(&task.label, &m.label, column);
             with_error(average, column.digits) + &groups.part(average)
@@ -198,24 +191,30 @@ fn one_task(
     }
     let own = |m: &&MethodEntry| number(fid.get(&(task.label.clone(), m.label.clone())).copied(), 1);
     let missing = groups.experiment.missing_inception();
-    columns.add_with_weights("FID", methods.iter().map(own).collect(), missing);
+    main.add_with_weights("FID", methods.iter().map(own).collect(), missing);
     if !fid.is_empty() {
-        columns.add("paper", methods.iter().map(|m| number(groups.paper(task, m, "fid"), 1)).collect());
+        main.add("paper", methods.iter().map(|m| number(groups.paper(task, m, "fid"), 1)).collect());
     }
     let calls = |of: fn(&Cell) -> Option<usize>| {
         let mean = |m: &&MethodEntry| groups.average(&task.label, &m.label, |c| of(c).map(|n| n as f64));
         methods.iter().map(|m| number(mean(m).map(|a| a.mean), 0)).collect()
     };
-    columns.add("denoiser calls", calls(|c| c.nfe));
-    columns.add("operator calls", calls(|c| c.operator_calls));
+    main.add("denoiser calls", calls(|c| c.nfe));
+    further.add("operator calls", calls(|c| c.operator_calls));
     let seconds = |m: &&MethodEntry| {
         let seconds = groups.average(&task.label, &m.label, Cell::finished_seconds);
         number(seconds.map(|a| a.mean), 2) + &groups.part(seconds)
     };
-    columns.add("seconds a sample", methods.iter().map(seconds).collect());
+    main.add("seconds a sample", methods.iter().map(seconds).collect());
     let paper = |m: &&MethodEntry| number(groups.paper(task, m, "seconds"), 0);
-    columns.add("paper, on an A100", methods.iter().map(paper).collect());
-    columns.table(methods)
+    main.add("paper, on an A100", methods.iter().map(paper).collect());
+    let (head, rows) = main.table(methods);
+    let mut pieces = vec![Piece::Table(head, rows)];
+    if !further.0.is_empty() {
+        let (head, rows) = further.table(methods);
+        pieces.push(Piece::More("Further numbers".into(), head, rows));
+    }
+    pieces
 }
 
 /// Every method minus the baseline, image by image.

@@ -10,7 +10,7 @@ use crate::run::Run;
 use crate::summary::{Measurement, Summary};
 pub use chart::{Chart, Line};
 pub(crate) use chart::{label, ticks};
-pub use html::{Page, escape, figure, table};
+pub use html::{Page, details, escape, figure, rich, table, unbroken};
 
 /// Measurements that a report shows.
 pub(crate) const MOST_SHOWN: usize = 24;
