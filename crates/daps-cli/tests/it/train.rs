@@ -132,7 +132,7 @@ fn a_card_names_the_commands_that_ran() {
         "$ daps train --resume --config train.toml --out a --until 32",
         "$ daps train export a --out 'my prior/tiny.safetensors'",
     ];
-    assert_eq!(made_with(&card()), [&["$ make images"], first.as_slice()].concat());
+    assert_eq!(made_with(&card()), [["$ make images"].as_slice(), first.as_slice()].concat());
     // The weights carry them to the next run.
     daps(&[
         "train",
@@ -150,7 +150,10 @@ fn a_card_names_the_commands_that_ran() {
         "$ daps train --config train.toml --out b --until 48 --start 'my prior/tiny.safetensors'",
         "$ daps train export b --out 'my prior/tiny.safetensors'",
     ];
-    assert_eq!(made_with(&card()), [&["$ make images"], first.as_slice(), &second].concat());
+    assert_eq!(
+        made_with(&card()),
+        [["$ make images"].as_slice(), first.as_slice(), second.as_slice()].concat()
+    );
     // A run of before: nothing is made up.
     fs::remove_file(dir.path().join("b/commands.txt")).unwrap();
     daps(&["train", "export", "b", "--out", "my prior/tiny.safetensors"]);

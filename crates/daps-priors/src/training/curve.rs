@@ -172,8 +172,8 @@ mod tests {
         let mut tensors = BTreeMap::new();
         whole.write(&mut tensors).unwrap();
         tensors.remove(RECENT);
-        let open = [51..=61u64].map(|steps| steps.map(|n| 1.0 / n as f64).sum::<f64>());
-        let open = Tensor::new(&[open[0], 0.0], &Device::Cpu).unwrap();
+        let sum: f64 = (51..=61).map(|n| 1.0 / f64::from(n)).sum();
+        let open = Tensor::new(&[sum, 0.0], &Device::Cpu).unwrap();
         tensors.insert(OPEN.to_owned(), open);
         let mut found = Curve::read(&tensors, 61, 61).unwrap();
         assert_eq!((found.window(), found.points()), (50, whole.points()));

@@ -49,8 +49,8 @@ fn line_of(text: &str, error: &Error) -> Option<String> {
     let dotted = what.split(' ').find(|word| word.contains('.')).unwrap_or(what);
     let whole = if what == "training" { "classes" } else { "network" };
     let general = (what == "training" || what.contains("network")).then_some(whole);
-    let candidates = [what.as_str(), &of_network, dotted].into_iter().chain(general);
-    let span = candidates.filter_map(|path| find(table.get_ref(), path)).next()?;
+    let mut candidates = [what.as_str(), of_network.as_str(), dotted].into_iter().chain(general);
+    let span = candidates.find_map(|path| find(table.get_ref(), path))?;
     Some(daps_files::place(text, Some(span)))
 }
 

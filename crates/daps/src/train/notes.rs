@@ -1,6 +1,6 @@
 //! What a training says before it begins: how its data were adapted and what will be missing later, and what cannot be meant.
 
-use daps_priors::training::{Dataset, Goal, TrainConfig, Trainer};
+use daps_priors::training::{Adapted, Dataset, Goal, TrainConfig, Trainer};
 
 use crate::Result;
 
@@ -33,7 +33,7 @@ pub(super) fn notes(trainer: &Trainer) -> Vec<String> {
 
 /// How the images were made to fit the network.
 pub(super) fn adapted(data: &Dataset) -> Vec<String> {
-    data.adapted.as_ref().map(|adapted| adapted.notes()).unwrap_or_default()
+    data.adapted.as_ref().map(Adapted::notes).unwrap_or_default()
 }
 
 /// Refuses to begin with data that cannot be meant.
@@ -44,7 +44,7 @@ pub(super) fn refuse(config: &TrainConfig, data: &Dataset) -> Result<()> {
         let expected = format!("at most {most}, half of the {count} images");
         return Err(daps_core::Error::invalid("data.held_out", expected, held_out).into());
     }
-    if let Some((w, h)) = data.adapted.as_ref().and_then(|adapted| adapted.far_too_small()) {
+    if let Some((w, h)) = data.adapted.as_ref().and_then(Adapted::far_too_small) {
         let [_, height, width] = data.train.shape();
         let patch = if config.patch > 1 { format!(" with patch = {}", config.patch) } else { String::new() };
         let expected = format!("a size that the images have: they are {w}x{h} or smaller");

@@ -15,9 +15,8 @@ pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Vec<u
     let grey = !picture.color().has_color();
     let mut transparent = false;
     if picture.color().has_alpha() {
-        let laid;
-        (laid, transparent) = on_white(&picture);
-        picture = DynamicImage::ImageRgb32F(laid);
+        let (laid, seen_through) = on_white(&picture);
+        (picture, transparent) = (DynamicImage::ImageRgb32F(laid), seen_through);
     }
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let seen = Seen { width, height, grey, transparent, animated: found.is_animated };
