@@ -45,7 +45,8 @@ pub fn anneal(
         let x0_hat = estimated.approx.start()?;
 
         // 2. Condition on y: x0|y ~ p(x0 | x_t) p(y | x0).
-        let target = Conditional { approx: &estimated.approx, likelihood: known.as_deref().unwrap_or(likelihood) };
+        let target =
+            Conditional { approx: &estimated.approx, likelihood: known.as_deref().unwrap_or(likelihood) };
         // Inside the thread pool: handing each of a kernel's many short passes over from outside costs more than the pass.
         let (x0_y, mut info) = rayon::scope(|_| kernel.draw(&target, noise, step))?;
         info.cost.nfe += estimated.nfe;

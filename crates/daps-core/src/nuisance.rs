@@ -9,9 +9,7 @@ use candle_core::{DType, Tensor};
 use rand_distr::{Distribution, Gamma};
 
 use crate::real::{from_f64, squared_distance, to_f64};
-use crate::{
-    Address, Discrepancy, Error, Gaussian, Likelihood, Noise, Operator, Result, Smooth, Statistic,
-};
+use crate::{Address, Discrepancy, Error, Gaussian, Likelihood, Noise, Operator, Result, Smooth, Statistic};
 
 /// A likelihood with parameters θ of its own, one list for every row.
 pub trait Nuisance: Likelihood {

@@ -10,7 +10,9 @@ use candle_core::Tensor;
 use rand_distr::{Distribution, Poisson as Counts};
 
 use crate::curvature::{self, Weigh};
-use crate::real::{Real, batched, check_finite, check_rows, from_f64, scale_each, sum_rows, to_f64, zip_rows};
+use crate::real::{
+    Real, batched, check_finite, check_rows, from_f64, scale_each, sum_rows, to_f64, zip_rows,
+};
 use crate::{
     Address, Differentiable, Discrepancy, Error, Likelihood, Noise, Operator, Result, Smooth, Statistic,
     with_real,

@@ -358,7 +358,7 @@ mod tests {
         assert!(error("presset = 'paper'").contains("presset"), "{}", error("presset = 'paper'"));
         assert!(error("kernel = 'gibbs'").contains("unknown kernel 'gibbs'"));
         assert!(error("schedule = { rule = 'levels', sigmas = [1.0, 0.5] }").contains("last level of 0"));
-        assert!(super::check("dsp", &Table::new()).is_err());
+        assert!(check("dsp", &Table::new()).is_err());
     }
 
     /// What some measurement accepts passes, what none does is refused, before any is there.

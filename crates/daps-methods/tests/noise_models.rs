@@ -6,7 +6,8 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Center, CountRate, Discrepancy, Estimate, Likelihood, Method, Need, Noise, Observer, Operator,
-    Poisson, Purpose, RHO, RowCovariance, Samples, ScheduleRule, Smooth, Spread, Statistic, Task, UnknownNoise,
+    Poisson, Purpose, RHO, RowCovariance, Samples, ScheduleRule, Smooth, Spread, Statistic, Task,
+    UnknownNoise,
 };
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig, Mala};
@@ -57,9 +58,8 @@ fn integrate(range: (f64, f64), log: impl Fn(f64) -> f64) -> (f64, f64, f64) {
     let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = logs.iter().map(|l| (l - top).exp()).collect();
     let mass: f64 = weights.iter().sum();
-    let expect = |f: &dyn Fn(f64) -> f64| {
-        weights.iter().enumerate().map(|(i, w)| w * f(at(i))).sum::<f64>() / mass
-    };
+    let expect =
+        |f: &dyn Fn(f64) -> f64| weights.iter().enumerate().map(|(i, w)| w * f(at(i))).sum::<f64>() / mass;
     let mean = expect(&|x| x);
     let variance = expect(&|x| (x - mean).powi(2));
     (mean, variance, expect(&|x| (x - mean).powi(4)) / variance.powi(2))
@@ -92,10 +92,13 @@ fn daps_draws_the_posterior_of_counts() {
         let samples = method.sample(&task, &Noise::chains(1, CHAINS), None, &mut ()).unwrap();
         let x = to_f64(&samples.x).unwrap();
         for (i, (scale, y)) in scales.iter().zip(y).enumerate() {
-            let exact = integrate((-4.0, 4.0), |x| {
-                log_counts(rate, scale * x, y) - x * x / (2.0 * PRIOR * PRIOR)
-            });
-            agree(&format!("pixel {i}, background {background}"), x.iter().copied().skip(i).step_by(3), exact);
+            let exact =
+                integrate((-4.0, 4.0), |x| log_counts(rate, scale * x, y) - x * x / (2.0 * PRIOR * PRIOR));
+            agree(
+                &format!("pixel {i}, background {background}"),
+                x.iter().copied().skip(i).step_by(3),
+                exact,
+            );
         }
     }
 }
@@ -120,7 +123,11 @@ fn the_gradient_of_counts_is_their_slope_and_value_and_slope_are_continuous() {
             likelihood.log_prob(&of(&x)).unwrap()[0]
         };
         let slope = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
-        assert!((gradient[i] - slope).abs() < 1e-5 * slope.abs().max(1.0), "{i}: {} is not {slope}", gradient[i]);
+        assert!(
+            (gradient[i] - slope).abs() < 1e-5 * slope.abs().max(1.0),
+            "{i}: {} is not {slope}",
+            gradient[i]
+        );
     }
     let floor = -1.0 + 2.0 * 0.01;
     let ((below, slope_below), (above, slope_above)) = (rate.at(floor - 1e-9), rate.at(floor + 1e-9));

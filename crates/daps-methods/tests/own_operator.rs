@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, map_rows, to_f64, zip_rows};
 use daps_core::{
-    Differentiable, Estimate, Gaussian, Likelihood, Linear, Method, Noise, Operator, Result, RowCovariance,
+    Differentiable, Estimate, Gaussian, Linear, Method, Noise, Operator, Result, RowCovariance,
     Schedule, Smooth, Spectral, Task, linear_measurement,
 };
 use daps_methods::kernel::{KernelConfig, Recursion, StepSize};

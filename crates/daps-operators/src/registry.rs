@@ -277,13 +277,13 @@ mod tests {
             let tokens = (entry.over_tokens)();
             assert!(tokens.is_empty() || (entry.complete)(&tokens, &[1, 8, 8]).is_ok());
         }
-        let small = |name: &str| super::entry(name).unwrap().small().unwrap();
+        let small = |name: &str| entry(name).unwrap().small().unwrap();
         assert!(small("phase_retrieval").is_ambiguous() && !small("gaussian_blur").is_ambiguous());
         assert_eq!(small("mri").shown(), Shown::CoilSpectra);
         assert_eq!(small("xor").shown(), Shown::AtSites);
         assert_eq!(small("dense").shown(), Shown::Hidden);
-        assert!(super::entry("gaussian_blur").unwrap().takes_file("kernel"));
-        assert!(!super::entry("hdr").unwrap().takes_file("kernel"));
+        assert!(entry("gaussian_blur").unwrap().takes_file("kernel"));
+        assert!(!entry("hdr").unwrap().takes_file("kernel"));
     }
 
     #[test]

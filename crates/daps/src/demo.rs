@@ -10,8 +10,8 @@ use image::imageops::FilterType;
 use toml::Table;
 
 use crate::canvas::{self, Canvas};
-use crate::measure::Truths;
 use crate::event::Shown;
+use crate::measure::Truths;
 use crate::prior::PriorConfig;
 use crate::progress::Progress;
 use crate::report::{self, Page, escape, number, table};

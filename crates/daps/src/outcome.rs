@@ -55,7 +55,11 @@ impl Outcome {
         let Ledger { done, cost, trace, snapshots, .. } = ledger;
         let chains = Chains::merged(&done)?;
         if chains.rows != run.rows {
-            let what = format!("expected one sample of every chain, {} in all, got {}", run.rows.len(), chains.rows.len());
+            let what = format!(
+                "expected one sample of every chain, {} in all, got {}",
+                run.rows.len(),
+                chains.rows.len()
+            );
             return Err(Error::Config(what));
         }
         let Chains { x: samples, diverged, parameters, .. } = chains;
@@ -69,7 +73,9 @@ impl Outcome {
             _ => likelihood,
         };
         let misfits = known.discrepancy(&samples)?;
-        let own = parameters.map(|p| Ok::<_, Error>((p.elem_count() / p.dims()[0].max(1), to_f64(&p)?))).transpose()?;
+        let own = parameters
+            .map(|p| Ok::<_, Error>((p.elem_count() / p.dims()[0].max(1), to_f64(&p)?)))
+            .transpose()?;
         let curves = curves(run, &trace);
         let (mut means, mut stds, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for i in 0..run.names.len() {
@@ -80,9 +86,8 @@ impl Outcome {
             let (mean, std) = moments(&choice.kept, chain, d);
             let truth = truth.as_ref().map(|t| &t[i * d..(i + 1) * d]);
             let mut one = Measurement::new(run.names[i].clone(), &choice, known.statistic(), misfits, lost);
-            one.parameters = own
-                .as_ref()
-                .map(|(n, all)| rows.map(|row| all[row * n..(row + 1) * n].to_vec()).collect());
+            one.parameters =
+                own.as_ref().map(|(n, all)| rows.map(|row| all[row * n..(row + 1) * n].to_vec()).collect());
             found.push(one.compared(run, truth, k, chain, (&mean, std.as_deref())));
             means.push(mean);
             stds.push(std);
@@ -219,10 +224,11 @@ impl Measurement {
 fn curves(run: &Run, trace: &[LevelDone]) -> Vec<Curves> {
     let (levels, chains) = (run.method.levels(), run.samples);
     let blank = || vec![vec![f64::NAN; levels]; chains];
-    let mut all = vec![
-        Curves { sigma: vec![f64::NAN; levels], discrepancy: blank(), psnr: blank(), ssim: blank() };
-        run.names.len()
-    ];
+    let mut all =
+        vec![
+            Curves { sigma: vec![f64::NAN; levels], discrepancy: blank(), psnr: blank(), ssim: blank() };
+            run.names.len()
+        ];
     for line in trace {
         for (i, &(measurement, chain)) in line.rows.iter().enumerate() {
             let (curves, chain) = (&mut all[measurement as usize], chain as usize);

@@ -271,10 +271,14 @@ pub(crate) fn space_of(model: &Model) -> Space {
 }
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use candle_core::Device;
     use daps_core::real::to_f64;
 
     use super::*;
+    use crate::files;
+    use crate::prior::Built;
 
     const LANGEVIN: &str = "samples = 2\n[task]\noperator = 'inpaint_random'\nshape = [1, 8, 8]\nmeasurement = 'y.npy'\n\
         [prior]\nkind = 'gaussian'\nstd = 0.5\n[method]\nschedule = { rule = 'poly', levels = 12 }\n\
@@ -294,10 +298,12 @@ mod tests {
     #[test]
     fn only_what_was_measured_counts() {
         let (_dir, run) = given(|k| 0.1 + 0.01 * (k % 64) as f64, 4);
-        let visible = run.operator.visible().unwrap().remove(0);
+        let likelihood = run.problem.likelihood.select(&[0, 1]).unwrap();
+        let visible = run.operator().unwrap().visible().unwrap().remove(0);
         // 70 % of 64 pixels are hidden.
-        assert_eq!((run.measured(0), visible.iter().filter(|v| **v).count()), (20, 20));
-        let y = to_f64(&run.y).unwrap();
+        let measured = likelihood.as_gaussian().unwrap().measured();
+        assert_eq!((measured, visible.iter().filter(|v| **v).count()), (vec![20], 20));
+        let y = to_f64(&likelihood.measurement().unwrap().unwrap()).unwrap();
         assert!((0..128).all(|k| (y[k] != 0.0) == visible[k % 64]));
         // Off by 0.1 at every pixel: (0.1/0.05)² where it is seen.
         let off = Tensor::from_vec(
@@ -305,9 +311,11 @@ mod tests {
             (2, 1, 8, 8),
             &Device::Cpu,
         );
-        let likelihood = run.likelihood.select(&[0, 1]).unwrap();
-        let chi2 = run.chi2(&*likelihood, &off.unwrap()).unwrap();
-        assert!(chi2.iter().all(|c| (c - 4.0).abs() < 1e-9), "{chi2:?}");
+        let found = likelihood.discrepancy(&off.unwrap()).unwrap();
+        assert!(
+            found.iter().all(|d| (d.value - 4.0).abs() < 1e-9 && (d.error - 0.1).abs() < 1e-9),
+            "{found:?}"
+        );
     }
 
     /// Chains of one measurement diverge: the others are the same whether they share its batches or not.
@@ -373,16 +381,15 @@ mod tests {
         Run::with(config, dir, Built::new("listed", Model::Tokens(Arc::new(listed))), None)
     }
 
-    /// All measured tokens are wrong: each counts 1/β² = 400, whatever the measurement's mask and the rows beside it.
+    /// All measured tokens are wrong, whatever the measurement's mask and the rows beside it.
     #[test]
     fn tokens_are_counted_by_the_mask_of_their_own_measurement() {
         let dir = tempfile::tempdir().unwrap();
         let run = over_tokens(dir.path(), 2).unwrap();
-        assert_eq!((run.measured(0), run.measured(1)), (4, 1));
         for rows in [&[0, 1][..], &[1, 0], &[1]] {
             let wrong = Tensor::ones((rows.len(), 1, 2, 2), candle_core::DType::U8, &Device::Cpu).unwrap();
-            let chi2 = run.chi2(&*run.likelihood.select(rows).unwrap(), &wrong).unwrap();
-            assert!(chi2.iter().all(|c| (c - 400.0).abs() < 1e-9), "{rows:?}: {chi2:?}");
+            let found = run.problem.likelihood.select(rows).unwrap().discrepancy(&wrong).unwrap();
+            assert!(found.iter().all(|d| d.value == 1.0), "{rows:?}: {found:?}");
         }
         let error = over_tokens(dir.path(), 3).err().unwrap().to_string();
         assert!(error.contains("measurement") && error.contains("[2, 1, 2, 2]"), "{error}");

@@ -172,8 +172,7 @@ impl Measurement {
 impl Summary {
     /// Fills `warnings`.
     pub(crate) fn warn(&mut self) {
-        let lost =
-            || format!("{} of {} chains diverged; means leave them out", self.diverged, self.samples);
+        let lost = || format!("{} of {} chains diverged; means leave them out", self.diverged, self.samples);
         let diverged = (self.diverged > 0).then(lost);
         self.warnings =
             diverged.into_iter().chain(self.measurements.iter().flat_map(Measurement::warnings)).collect();

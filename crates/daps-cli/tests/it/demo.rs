@@ -18,7 +18,7 @@ fn faces_are_shown_in_all_tasks() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said = text(&output.stdout);
     for task in daps::task::TASKS {
-        assert!(said.contains(task.title), "{} in {said}", task.title);
+        assert!(said.contains(task.title()), "{} in {said}", task.title());
         assert!(dir.path().join("faces").join(task.name).join("mean.png").is_file(), "{}", task.name);
     }
     for file in ["demo.png", "report.html", "images/07999.png"] {

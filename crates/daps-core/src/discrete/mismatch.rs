@@ -7,7 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use super::map_tokens;
 use crate::real::{batched, check_rows, with_slice};
 use crate::{
-    Address, Discrepancy, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, Statistic, open01,
+    Address, Discrepancy, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, Statistic,
+    open01,
 };
 
 /// A measurement of tokens, some of which may be wrong.
@@ -122,9 +123,7 @@ impl Likelihood for Mismatch {
     fn discrepancy(&self, x: &Tensor) -> Result<Vec<Discrepancy>> {
         let row = |(row, distance): (usize, usize)| {
             let seen = match self.local() {
-                Some(local) => {
-                    (0..self.outputs()).filter(|&k| !local.sites_of(row, k).is_empty()).count()
-                }
+                Some(local) => (0..self.outputs()).filter(|&k| !local.sites_of(row, k).is_empty()).count(),
                 None => self.outputs(),
             };
             let value = distance as f64 / seen.max(1) as f64;

@@ -179,7 +179,9 @@ mod tests {
         assert_eq!((found.window(), found.points()), (50, whole.points()));
         let mut sure = whole.clone();
         for n in 62..=100 {
-            [&mut found, &mut sure].map(|c| c.push(n, 8 * n, [1.0 / n as f64, n as f64, 0.1]));
+            for curve in [&mut found, &mut sure] {
+                curve.push(n, 8 * n, [1.0 / n as f64, n as f64, 0.1]);
+            }
         }
         let [found, sure] = [found, sure].map(|c| c.points()[1].loss);
         assert!((found - sure).abs() < 1e-15, "{found} for {sure}");

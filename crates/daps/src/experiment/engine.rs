@@ -13,9 +13,9 @@ use super::cell::{Cell, Level};
 use super::pictures::{self, half_turned};
 use super::store::{self, Cells, Store};
 use super::{Experiment, Pair, pace, write};
-use crate::progress::Progress;
 use crate::ledger::Ledger;
 use crate::outcome::Outcome;
+use crate::progress::Progress;
 use crate::quality::of_images;
 use crate::{Result, Run};
 

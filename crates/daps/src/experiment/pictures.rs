@@ -10,9 +10,9 @@ use image::imageops::FilterType;
 use super::Experiment;
 use super::cell::Cell;
 use crate::canvas::{self, Canvas};
-use crate::picture::{self, is_image};
 use crate::outcome::Outcome;
 use crate::output::shown_measurement;
+use crate::picture::{self, is_image};
 use crate::{Error, Result, Run, files};
 
 /// Chains of a cell that are shown.
