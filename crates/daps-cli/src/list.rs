@@ -1,6 +1,7 @@
 //! `daps list` and `daps explain`: what the registries hold.
 
 use clap::ValueEnum;
+use daps::core::NOISE_MODELS;
 use daps::library::{Library, Place};
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
@@ -21,6 +22,8 @@ enum What {
     Priors,
     Presets,
     Budgets,
+    /// Noise models of a measurement
+    Noise,
     /// Methods of the mixture test bed
     Gmm,
 }
@@ -47,6 +50,10 @@ pub fn list(args: &ListArgs) -> anyhow::Result<Outcome> {
         What::Priors => return priors(),
         What::Presets => PRESETS.iter().map(|p| row(p.name, p.summary)).collect(),
         What::Budgets => BUDGETS.iter().map(|b| row(b.name, &budget(b))).collect(),
+        What::Noise => NOISE_MODELS
+            .iter()
+            .map(|m| row(m.name, &format!("{}; --noise {}", m.summary, m.example)))
+            .collect(),
         What::Gmm => gmm::METHODS.iter().map(|m| row(m.name, m.summary)).collect(),
     };
     say(&table(&["name", "what it is"], &two, 2));

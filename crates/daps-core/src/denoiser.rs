@@ -41,9 +41,10 @@ pub trait Denoiser: Send + Sync {
         Space::of_shape(self.shape())
     }
 
-    /// A short text of what defines it, where it comes from no file: a run in a directory resumes only where it is the same.
+    /// A short text of what defines it: a run in a directory resumes only where it is the same. If it does not say, the text is a
+    /// checksum of what it makes of fixed noise.
     fn fingerprint(&self) -> Option<String> {
-        None
+        crate::fingerprint::of_denoiser(self)
     }
 
     /// The type it computes in: f32 for networks, f64 for closed forms.

@@ -49,7 +49,7 @@ pub enum Error {
         reason: String,
     },
     /// A name that no registry knows.
-    #[error("unknown {kind} '{name}'; known: {}", known.join(", "))]
+    #[error("unknown {kind} '{name}'; known: {}{}", known.join(", "), suggestion(name, known))]
     Unknown {
         /// The registry: operator, kernel, method, …
         kind: &'static str,
@@ -102,6 +102,14 @@ pub enum Error {
         /// Levels in all.
         of: usize,
     },
+    /// A part from outside failed: its own error is the source.
+    #[error("{what}: {source}")]
+    Foreign {
+        /// Which part.
+        what: String,
+        /// What it said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The tensor library refused.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
@@ -128,8 +136,64 @@ impl Error {
         Self::Unknown { kind, name: name.to_owned(), known }
     }
 
+    /// A part from outside that failed.
+    pub fn foreign(
+        what: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::Foreign { what: what.into(), source: source.into() }
+    }
+
     /// A power that is asked for and not there.
     pub fn missing(who: impl Into<String>, needs: &'static str, whom: impl Into<String>) -> Self {
         Self::Missing { who: who.into(), needs, whom: whom.into() }
+    }
+}
+
+/// "; did you mean 'x'?", where a known name is close.
+fn suggestion(name: &str, known: &[String]) -> String {
+    let nearest = known.iter().map(|k| (edits(name, k), k)).min_by_key(|(edits, _)| *edits);
+    match nearest {
+        Some((edits, near)) if edits <= (near.chars().count() / 3).max(1) => {
+            format!("; did you mean '{near}'?")
+        }
+        _ => String::new(),
+    }
+}
+
+/// How many letters have to be put in, left out or replaced to make one word of another.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.to_lowercase().chars().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = before + usize::from(x != *y);
+            before = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(before + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_right_is_suggested() {
+        let said = |name: &str| Error::unknown("operator", name, ["hdr", "gaussian_blur"]).to_string();
+        assert!(said("gausian_blur").ends_with("known: hdr, gaussian_blur; did you mean 'gaussian_blur'?"));
+        assert!(said("hdt").ends_with("did you mean 'hdr'?"));
+        assert!(said("fourier").ends_with("known: hdr, gaussian_blur"));
+        assert_eq!([edits("abc", "abc"), edits("", "ab"), edits("kitten", "sitting")], [0, 2, 3]);
+    }
+
+    #[test]
+    fn an_error_from_outside_keeps_its_source() {
+        let error = Error::foreign("my operator", std::io::Error::other("no detector"));
+        assert_eq!(error.to_string(), "my operator: no detector");
+        assert!(std::error::Error::source(&error).is_some());
     }
 }

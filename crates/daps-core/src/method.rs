@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Categorical, Denoiser, Error, Likelihood, LocalLikelihood, Noise, Observer, Result, Samples, Schedule,
-    State, Walk,
+    Space, State, Walk,
 };
 
 /// A prior: over continuous samples or over tokens.
@@ -17,6 +17,15 @@ pub enum Model {
 }
 
 impl Model {
+    /// What its samples are.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        match self {
+            Self::Denoiser(model) => model.space(),
+            Self::Tokens(model) => model.space(),
+        }
+    }
+
     /// Shape of one sample.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
@@ -29,14 +38,14 @@ impl Model {
 
 /// A problem: a prior and a likelihood whose rows are the chains to draw.
 #[derive(Clone)]
-pub struct Task {
+pub struct Problem {
     /// The prior.
     pub model: Model,
     /// The measurement.
     pub likelihood: Arc<dyn Likelihood>,
 }
 
-impl Task {
+impl Problem {
     /// A task with a prior over continuous samples.
     pub fn new(model: Arc<dyn Denoiser>, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
         Self::of(Model::Denoiser(model), likelihood)
@@ -55,7 +64,12 @@ impl Task {
     }
 
     /// Checks that prior and likelihood speak of the same thing.
-    fn of(model: Model, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
+    pub fn of(model: Model, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
+        let needed = likelihood.measured_by().and_then(|operator| operator.domain());
+        if let Some(kind) = needed.filter(|kind| *kind != model.space().kind()) {
+            let what = format!("the prior's samples, as seen by {}", likelihood.name());
+            return Err(Error::invalid(what, kind.words(), model.space()));
+        }
         if model.shape() != likelihood.input_shape() {
             let what = format!("the prior's samples, as seen by {}", likelihood.name());
             return Err(Error::shape(what, likelihood.input_shape(), model.shape()));
@@ -116,7 +130,7 @@ pub fn shrink_factor(input: &[usize], output: &[usize]) -> Option<usize> {
 impl Need {
     /// Whether a task has it.
     #[must_use]
-    pub fn met_by(self, task: &Task) -> bool {
+    pub fn met_by(self, task: &Problem) -> bool {
         let gaussian = task.likelihood.as_gaussian();
         match self {
             Self::SmoothLikelihood => task.likelihood.as_smooth().is_some(),
@@ -181,7 +195,7 @@ pub trait Method: Send + Sync {
     fn schedule(&self) -> Result<Schedule>;
 
     /// Draws one sample per row of the walk's noise; task and settings are checked.
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples>;
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples>;
 
     /// Refuses settings that fit no task.
     fn check_settings(&self) -> Result<()> {
@@ -196,7 +210,7 @@ pub trait Method: Send + Sync {
     /// Draws one sample per row of `noise`, from the start or from a state of an interrupted run.
     fn sample(
         &self,
-        task: &Task,
+        task: &Problem,
         noise: &Noise,
         from: Option<State>,
         observer: &mut dyn Observer,
@@ -207,12 +221,12 @@ pub trait Method: Send + Sync {
     }
 
     /// Refuses a task that it cannot work on, in one sentence, before any work.
-    fn check(&self, task: &Task) -> Result<()> {
+    fn check(&self, task: &Problem) -> Result<()> {
         self.check_needs(task)
     }
 
     /// Refuses a task that lacks a needed power.
-    fn check_needs(&self, task: &Task) -> Result<()> {
+    fn check_needs(&self, task: &Problem) -> Result<()> {
         let (needs, name) = (self.needs(), self.info().name);
         if needs.contains(&Need::Tokens) {
             task.tokens(name)?;

@@ -223,7 +223,7 @@ impl FromStr for NoiseModel {
         }
         let (name, settings) = text.split_once(':').unwrap_or((text, ""));
         if NOISE_MODELS.iter().all(|m| m.name != name.trim()) {
-            return Err(match name.chars().any(char::is_alphabetic) {
+            return Err(match name.trim().starts_with(char::is_alphabetic) {
                 true => Error::unknown("noise model", name.trim(), NOISE_MODELS.iter().map(|m| m.name)),
                 false => wrong(),
             });
@@ -332,7 +332,10 @@ mod tests {
     #[test]
     fn mistakes_are_told_in_one_sentence() {
         let error = |text: &str| text.parse::<NoiseModel>().unwrap_err().to_string();
-        assert_eq!(error("poison:peak=3"), "unknown noise model 'poison'; known: gaussian, poisson, unknown");
+        assert_eq!(
+            error("poison:peak=3"),
+            "unknown noise model 'poison'; known: gaussian, poisson, unknown; did you mean 'poisson'?"
+        );
         assert!(error("poisson:peek=3").contains("peek"), "{}", error("poisson:peek=3"));
         assert!(error("poisson").contains("peak"), "{}", error("poisson"));
         assert!(error("0.05x").contains("0.05 or poisson:peak=30"), "{}", error("0.05x"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 
 use crate::real::{batched, check_rows, combine, dot_rows};
-use crate::{Address, Error, Noise, Purpose, Result, Row};
+use crate::{Address, Error, Kind, Noise, Purpose, Result, Row};
 
 /// How a measurement is shown as a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +60,11 @@ pub trait Operator: Send + Sync {
         }
     }
 
+    /// What its inputs must be, where their shape alone does not tell.
+    fn domain(&self) -> Option<Kind> {
+        None
+    }
+
     /// Shape of one input.
     fn input_shape(&self) -> &[usize];
 
@@ -89,10 +94,10 @@ pub trait Operator: Send + Sync {
         None
     }
 
-    /// A short text of what defines it, where it comes from no file: its name and the numbers in it. A run in a directory resumes
-    /// only where it is the same.
+    /// A short text of what defines it: a run in a directory resumes only where it is the same. If it does not say, the text is its
+    /// name and a checksum of what it makes of a fixed signal.
     fn fingerprint(&self) -> Option<String> {
-        None
+        crate::fingerprint::of_operator(self)
     }
 
     /// J(x)ᵀ r. Every linear map has it.

@@ -33,6 +33,19 @@ pub enum Kind {
     Vector,
 }
 
+impl Kind {
+    /// In words.
+    #[must_use]
+    pub fn words(self) -> String {
+        match self {
+            Self::Image => "images".into(),
+            Self::Complex => "complex images".into(),
+            Self::Tokens { symbols } => format!("tokens of {symbols} symbols"),
+            Self::Vector => "numbers".into(),
+        }
+    }
+}
+
 /// What one unit of a sample means outside the program: `outside = offset + gain · x`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

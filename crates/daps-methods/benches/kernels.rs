@@ -30,13 +30,13 @@ const TASKS: [&str; 7] = [
     "hdr",
 ];
 
-struct Problem {
+struct TestBed {
     operator: Arc<dyn Operator>,
     likelihood: Gaussian,
     x: Tensor,
 }
 
-impl Problem {
+impl TestBed {
     fn new(name: &str) -> Self {
         let operator = daps_operators::build(name, &toml::Table::new(), &SHAPE, 0).expect("a known operator");
         let noise = Noise::chains(3, 1);
@@ -67,7 +67,7 @@ fn kernels(c: &mut Criterion) {
         b.iter(|| noise.normal(Address::new(0, Purpose::Kernel, 0), &SHAPE, DType::F32).expect("noise"));
     });
     for name in TASKS {
-        let problem = Problem::new(name);
+        let problem = TestBed::new(name);
         let mut group = c.benchmark_group(name);
         let map = problem.operator.as_differentiable().expect("every task is differentiable");
         let y = problem.likelihood.y().clone();

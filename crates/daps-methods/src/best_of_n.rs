@@ -3,8 +3,8 @@
 //! The baseline of the paper's discrete table, with N = 20. Every chain of a run has its own N samples.
 
 use daps_core::{
-    Address, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule, State, Task,
-    Walk, candle::Tensor,
+    Address, Level, Method, MethodInfo, Need, Problem, Purpose, Result, Samples, Schedule, ScheduleRule,
+    State, Walk, candle::Tensor,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl Method for BestOfN {
         check_some("best_of_n.particles", self.particles)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, count) = (task.tokens(INFO.name)?, self.particles);
         let chain = model.corruption();

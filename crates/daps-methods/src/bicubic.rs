@@ -6,7 +6,7 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, map_rows};
 use daps_core::{
-    Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk, shrink_factor,
+    Error, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, State, Walk, shrink_factor,
     with_real,
 };
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl Method for Bicubic {
         iterations(1)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("bicubic")?, gaussian("bicubic", task)?);
         let small = likelihood.operator().output_shape();
         let factor = shrink_factor(model.shape(), small).ok_or_else(|| {

@@ -4,8 +4,8 @@
 //! Annealing", CVPR 2025, Algorithm 1.
 
 use daps_core::{
-    Error, Estimate, Likelihood, Method, MethodInfo, Need, Pixel, Result, Samples, Schedule, ScheduleRule,
-    Task, Walk, anneal,
+    Error, Estimate, Likelihood, Method, MethodInfo, Need, Pixel, Problem, Result, Samples, Schedule,
+    ScheduleRule, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -117,7 +117,7 @@ impl Method for Daps {
         }
     }
 
-    fn check(&self, task: &Task) -> Result<()> {
+    fn check(&self, task: &Problem) -> Result<()> {
         self.check_needs(task)?;
         if self.beta.is_some() && task.likelihood.as_gaussian().is_none() {
             return Err(Error::missing("daps.beta", "Gaussian measurement noise", task.likelihood.name()));
@@ -140,7 +140,7 @@ impl Method for Daps {
         }
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let prior =
             Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), walk.schedule.len())?;
         let kernel = self.kernel.build()?;

@@ -14,7 +14,7 @@
 use daps_core::candle::Tensor;
 use daps_core::real::combine;
 use daps_core::{
-    Gaussian, Level, Method, MethodInfo, Need, Ode, Result, Samples, Schedule, ScheduleRule, Smooth, Task,
+    Gaussian, Level, Method, MethodInfo, Need, Ode, Problem, Result, Samples, Schedule, ScheduleRule, Smooth,
     Walk,
 };
 use serde::{Deserialize, Serialize};
@@ -93,7 +93,7 @@ impl Method for Dcdp {
         check_some("dcdp.steps", self.steps)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("dcdp")?, gaussian("dcdp", task)?);
         let start = || zero_start(model, noise);

@@ -11,7 +11,7 @@
 
 use daps_core::real::{combine, pick};
 use daps_core::{
-    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
+    Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma, State, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ impl Method for Ddnm {
         check_range("ddnm.eta", self.eta, 0.0, 1.0)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood) = (&**task.denoiser("ddnm")?, gaussian("ddnm", task)?);
         let (operator, beta) = (modes::spectral("ddnm", likelihood)?, one_beta("ddnm", likelihood)?);

@@ -14,7 +14,7 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, pick};
 use daps_core::{
-    Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task, Walk,
+    Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma, State, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +65,7 @@ impl Method for Ddrm {
         check_range("ddrm.eta_b", self.eta_b, 0.0, 1.0)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood) = (&**task.denoiser("ddrm")?, gaussian("ddrm", task)?);
         let (operator, beta) = (modes::spectral("ddrm", likelihood)?, one_beta("ddrm", likelihood)?);

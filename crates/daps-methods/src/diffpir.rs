@@ -14,8 +14,8 @@
 
 use daps_core::real::combine;
 use daps_core::{
-    Covariance, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
-    Walk,
+    Covariance, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma,
+    State, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,7 @@ impl Method for DiffPir {
         check_range("diffpir.zeta", self.zeta, 0.0, 1.0)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
         let (model, likelihood) = (&**task.denoiser("diffpir")?, gaussian("diffpir", task)?);
         let exact = Exact { tolerance: TOLERANCE, ..Exact::default() };

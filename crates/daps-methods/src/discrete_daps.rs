@@ -7,7 +7,7 @@
 //! x0|y exactly where the measurement falls into small groups of tokens. The paper's setting is [`DiscreteDaps::paper`].
 
 use daps_core::{
-    Error, Method, MethodInfo, Need, Result, ReverseChain, Samples, Schedule, ScheduleRule, Task,
+    Error, Method, MethodInfo, Need, Problem, Result, ReverseChain, Samples, Schedule, ScheduleRule,
     TokenEstimate, Tokens, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ impl Method for DiscreteDaps {
         vec![Need::Tokens]
     }
 
-    fn check(&self, task: &Task) -> Result<()> {
+    fn check(&self, task: &Problem) -> Result<()> {
         self.check_needs(task)?;
         let model = task.tokens(INFO.name)?;
         Tokens::new(model.clone(), self.estimate)?;
@@ -137,7 +137,7 @@ impl Method for DiscreteDaps {
         }
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let prior = Tokens::new(task.tokens(INFO.name)?.clone(), self.estimate)?;
         anneal(&prior, &*task.likelihood, &*self.kernel.build()?, walk)
     }

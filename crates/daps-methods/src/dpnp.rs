@@ -9,7 +9,7 @@
 //! and then falls geometrically to η_min. Deviations: without the release's warm start by another method η_0 has to be larger (3
 //! for their 0.4); the deterministic sampler ("DDS-DDIM") is left out; D is not clipped to [-1, 1].
 
-use daps_core::{Error, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
+use daps_core::{Error, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::check_positive;
@@ -83,7 +83,7 @@ impl Method for Dpnp {
         Ok(())
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         split::run(&self.reverse, &self.nonlinear, task, walk)
     }
 }

@@ -15,8 +15,8 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{combine, dot_rows};
 use daps_core::{
-    Error, Level, Likelihood, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma,
-    Smooth, State, Task, Walk,
+    Error, Level, Likelihood, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule,
+    Sigma, Smooth, State, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +144,7 @@ impl Method for Dps {
         check_range(&format!("dps.{name}"), value, 0.0, f64::INFINITY)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (schedule, noise) = (walk.schedule, walk.noise);
         let denoiser = &**task.denoiser("dps")?;
         let (Some(model), Some(likelihood)) = (denoiser.as_differentiable(), task.likelihood.as_smooth())

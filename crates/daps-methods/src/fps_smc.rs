@@ -18,8 +18,8 @@ use daps_core::candle::{Device, Tensor};
 use daps_core::mixture::choose;
 use daps_core::real::{batched, combine, pick, to_f64};
 use daps_core::{
-    Address, Error, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule, Sigma,
-    State, Task, Walk, open01,
+    Address, Error, Level, Method, MethodInfo, Need, Problem, Purpose, Result, Samples, Schedule,
+    ScheduleRule, Sigma, State, Walk, open01,
 };
 use serde::{Deserialize, Serialize};
 
@@ -86,7 +86,7 @@ impl Method for FpsSmc {
         check_some("fps_smc.particles", self.particles)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (schedule, noise, count) = (walk.schedule, walk.noise, self.particles);
         let rows = noise.len();
         let (model, likelihood) = (&**task.denoiser("fps_smc")?, gaussian("fps_smc", task)?);

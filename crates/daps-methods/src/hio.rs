@@ -11,7 +11,7 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, with_slice};
 use daps_core::{
-    Error, Level, Magnitudes, Method, MethodInfo, Need, Result, Samples, Schedule, State, Task, Walk,
+    Error, Level, Magnitudes, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, State, Walk,
     with_real,
 };
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ impl Method for Hio {
         self.schedule().map(drop)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("hio")?, gaussian("hio", task)?);
         let operator = magnitudes(&**likelihood.operator())?;

@@ -9,7 +9,7 @@
 //! released code starts at the next grid point below and takes Euler–Maruyama steps; Langevin steps follow the curvature, where it
 //! has 1e-4 for all; HDR is drawn exactly, pixel by pixel; and x starts at zero, in phase retrieval too, where it starts at noise.
 
-use daps_core::{Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
+use daps_core::{Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{check_positive, check_range, check_some};
@@ -76,7 +76,7 @@ impl Method for PnpDm {
         check_some("pnp_dm.iterations", self.iterations)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         split::run(&self.reverse, &self.nonlinear, task, walk)
     }
 }

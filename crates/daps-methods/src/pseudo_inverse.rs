@@ -4,7 +4,7 @@
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
 use daps_core::real::pick;
-use daps_core::{Covariance, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk};
+use daps_core::{Covariance, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::check_range;
@@ -49,7 +49,7 @@ impl Method for PseudoInverse {
         check_range("pseudo_inverse.cutoff", self.cutoff, 1e-6, 1.0)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("pseudo_inverse")?, gaussian("pseudo_inverse", task)?);
         let noise = walk.noise;
         let start = || zero_start(model, noise);

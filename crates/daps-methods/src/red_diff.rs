@@ -12,8 +12,8 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, combine, with_slice};
 use daps_core::{
-    Gaussian, Level, Method, MethodInfo, Need, Result, Samples, Schedule, ScheduleRule, Sigma, State, Task,
-    Walk, with_real,
+    Gaussian, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma,
+    State, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +92,7 @@ impl Method for RedDiff {
         check_positive("red_diff.rate", self.rate)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, likelihood) = (&**task.denoiser("red_diff")?, gaussian("red_diff", task)?);
         let measured = measured(likelihood);

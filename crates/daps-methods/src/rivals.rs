@@ -3,7 +3,8 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{batched, combine};
 use daps_core::{
-    Address, Denoiser, Differentiable, Error, Gaussian, Noise, Purpose, Result, Schedule, State, Step, Task,
+    Address, Denoiser, Differentiable, Error, Gaussian, Noise, Problem, Purpose, Result, Schedule, State,
+    Step,
 };
 
 /// A schedule of `count` steps for methods that iterate without noise levels.
@@ -29,7 +30,7 @@ pub(crate) fn step_noise(model: &dyn Denoiser, noise: &Noise, step: &Step) -> Re
 }
 
 /// The Gaussian measurement of a task.
-pub(crate) fn gaussian<'a>(who: &'static str, task: &'a Task) -> Result<&'a Gaussian> {
+pub(crate) fn gaussian<'a>(who: &'static str, task: &'a Problem) -> Result<&'a Gaussian> {
     let likelihood = &task.likelihood;
     likelihood
         .as_gaussian()

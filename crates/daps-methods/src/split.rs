@@ -4,7 +4,7 @@
 //! level ρ, and ρ falls from level to level. Linear and pixelwise operators are drawn from exactly, others by a kernel.
 
 use daps_core::{
-    Approx, Conditional, Covariance, Kernel, Level, Need, Result, Samples, Schedule, Task, Walk,
+    Approx, Conditional, Covariance, Kernel, Level, Need, Problem, Result, Samples, Schedule, Walk,
 };
 
 use crate::Reverse;
@@ -12,7 +12,12 @@ use crate::kernel::{Exact, KernelConfig};
 use crate::rivals::zero_start;
 
 /// Runs the alternation at every level of the walk.
-pub(crate) fn run(reverse: &Reverse, nonlinear: &KernelConfig, task: &Task, walk: Walk) -> Result<Samples> {
+pub(crate) fn run(
+    reverse: &Reverse,
+    nonlinear: &KernelConfig,
+    task: &Problem,
+    walk: Walk,
+) -> Result<Samples> {
     let noise = walk.noise;
     let model = &**task.denoiser("a split method")?;
     let kernel = if Need::ConjugateOperator.met_by(task) {

@@ -9,8 +9,8 @@
 
 use daps_core::mixture::choose;
 use daps_core::{
-    Address, Categorical, Level, Method, MethodInfo, Need, Purpose, Result, Samples, Schedule, ScheduleRule,
-    State, Task, Walk,
+    Address, Categorical, Level, Method, MethodInfo, Need, Problem, Purpose, Result, Samples, Schedule,
+    ScheduleRule, State, Walk,
     candle::{Device, Tensor},
 };
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,7 @@ impl Method for SvddPm {
         check_some("svdd_pm.particles", self.particles)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, count) = (task.tokens(INFO.name)?, self.particles);
         let chain = model.corruption();

@@ -11,7 +11,7 @@
 use daps_core::candle::{Device, Tensor};
 use daps_core::real::{Real, batched, combine, map_rows};
 use daps_core::{
-    Covariance, Error, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk, with_real,
+    Covariance, Error, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk, with_real,
 };
 use serde::{Deserialize, Serialize};
 
@@ -145,7 +145,7 @@ impl Penalty {
         })
     }
 
-    fn minimise(self, who: &'static str, task: &Task, walk: Walk) -> Result<Samples> {
+    fn minimise(self, who: &'static str, task: &Problem, walk: Walk) -> Result<Samples> {
         let noise = walk.noise;
         let (model, likelihood, exact) = (&**task.denoiser(who)?, gaussian(who, task)?, Exact::default());
         let shape = model.shape();
@@ -193,7 +193,7 @@ macro_rules! variational {
                 check_positive(&format!("{}.{}", $info.name, stringify!($weight)), self.$weight)
             }
 
-            fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+            fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
                 let penalty: fn(&Self) -> Penalty = $penalty;
                 penalty(self).minimise($info.name, task, walk)
             }

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use daps_core::{
-    Cosines, Covariance, Frequency, Level, Method, MethodInfo, Need, Result, Samples, Schedule, Task, Walk,
+    Cosines, Covariance, Frequency, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +72,7 @@ impl Method for Wiener {
         check_positive("wiener.std", self.std)
     }
 
-    fn run(&self, task: &Task, walk: Walk) -> Result<Samples> {
+    fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let (model, likelihood) = (&**task.denoiser("wiener")?, gaussian("wiener", task)?);
         let covariance = self.covariance(model.shape())?;
         let noise = walk.noise;

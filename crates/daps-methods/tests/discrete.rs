@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use daps_core::candle::{Device, Tensor};
 use daps_core::{
-    Address, Approx, Categorical, Conditional, Corruption, Likelihood, Method, Mismatch, Noise, Purpose,
-    Rate, Result, ReverseChain, ScheduleRule, Step, Task, TokenEstimate,
+    Address, Approx, Categorical, Conditional, Corruption, Likelihood, Method, Mismatch, Noise, Problem,
+    Purpose, Rate, Result, ReverseChain, ScheduleRule, Step, TokenEstimate,
 };
 use daps_methods::kernel::{Exact, Flips, KernelConfig};
 use daps_methods::{BestOfN, DiscreteDaps, SvddPm};
@@ -112,7 +112,7 @@ fn with_the_oracle_the_loop_draws_the_posterior_at_any_number_of_levels() {
         let prior = prior(rate, side);
         let likelihood = likelihood("xor", side, draws, 0.8);
         let posterior = prior.posterior(&likelihood, 0).unwrap();
-        let task = Task::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
+        let task = Problem::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
         let method = DiscreteDaps {
             schedule: levels(&sigmas),
             estimate: TokenEstimate::Exact,
@@ -135,7 +135,7 @@ fn with_an_approximation_the_law_is_the_product_of_the_transition_tables() {
                 let likelihood = likelihood(name, side, draws, 0.8);
                 let posterior = prior.posterior(&likelihood, 0).unwrap();
                 let law = tables::annealed(&prior, &likelihood, estimate, &sigmas);
-                let task = Task::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
+                let task = Problem::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
                 let kernel = KernelConfig::Exact(Exact::default());
                 let method = DiscreteDaps { schedule: levels(&sigmas), estimate, kernel };
                 let samples = method.sample(&task, &Noise::chains(3, draws), None, &mut ()).unwrap();
@@ -238,7 +238,7 @@ fn best_of_n_has_the_law_of_the_best_of_n_samples() {
     let prior = prior(Rate::Uniform, 2);
     let likelihood = likelihood("and", 2, draws, 0.8);
     let law = tables::best_of(&tables::ancestral(&prior, &sigmas), &prior, &likelihood, 3);
-    let task = Task::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let method = BestOfN { schedule: levels(&sigmas), particles: 3 };
     let samples = method.sample(&task, &Noise::chains(6, draws), None, &mut ()).unwrap();
     agrees("best of 3", &samples.x, &law, 2);
@@ -254,7 +254,7 @@ fn svdd_pm_has_the_law_of_its_choice_between_two() {
         let law = tables::value_guided(&prior, &likelihood, &sigmas, alpha);
         let posterior = prior.posterior(&likelihood, 0).unwrap();
         println!("svdd_pm α = {alpha}: law to posterior {:.4}", total_variation(&law, &posterior));
-        let task = Task::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
+        let task = Problem::discrete(Arc::new(prior), Arc::new(likelihood)).unwrap();
         let method = SvddPm { schedule: levels(&sigmas), particles: 2, alpha };
         let samples = method.sample(&task, &Noise::chains(7, draws), None, &mut ()).unwrap();
         agrees(&format!("svdd_pm α = {alpha}"), &samples.x, &law, 2);
@@ -264,11 +264,11 @@ fn svdd_pm_has_the_law_of_its_choice_between_two() {
 #[test]
 fn what_does_not_fit_is_refused_in_one_sentence() {
     let three = Listed::all(Corruption::new(3, Rate::Uniform).unwrap(), &[1, 2, 2], |_| 1.0).unwrap();
-    let message = Task::discrete(Arc::new(three), Arc::new(likelihood("xor", 2, 1, 1.0))).err().unwrap();
+    let message = Problem::discrete(Arc::new(three), Arc::new(likelihood("xor", 2, 1, 1.0))).err().unwrap();
     assert_eq!(message.to_string(), "alphabet of the prior, as seen by xor: expected 2 symbols, got 3");
 
     let task =
-        Task::discrete(Arc::new(prior(Rate::Uniform, 2)), Arc::new(likelihood("xor", 2, 1, 1.0))).unwrap();
+        Problem::discrete(Arc::new(prior(Rate::Uniform, 2)), Arc::new(likelihood("xor", 2, 1, 1.0))).unwrap();
     let dps = daps_methods::registry::build("ddnm", &Default::default(), &*task.likelihood).unwrap();
     assert_eq!(
         dps.check(&task).unwrap_err().to_string(),

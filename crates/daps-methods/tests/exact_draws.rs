@@ -21,13 +21,13 @@ const P: f64 = 1e-5;
 const STEP: Step = Step { index: 3, of: 10, start: 10.0, sigma: 0.4, next: 0.2 };
 
 /// One row of an example operator, a measurement, and a centre for p(x0 | x_t).
-struct Problem {
+struct TestBed {
     operator: Arc<dyn Operator>,
     y: Vec<f64>,
     center: Vec<f64>,
 }
 
-impl Problem {
+impl TestBed {
     fn new(name: &str) -> Option<Self> {
         let entry = OPERATORS.iter().find(|o| o.name == name).unwrap();
         let example = (entry.example)([1, 4, 5], 3).unwrap();
@@ -85,8 +85,8 @@ impl Problem {
     }
 }
 
-fn linear_problems() -> Vec<Problem> {
-    let problems: Vec<Problem> = OPERATORS.iter().filter_map(|o| Problem::new(o.name)).collect();
+fn linear_problems() -> Vec<TestBed> {
+    let problems: Vec<TestBed> = OPERATORS.iter().filter_map(|o| TestBed::new(o.name)).collect();
     assert!(problems.len() >= 8, "the registry has {} linear operators", problems.len());
     problems
 }
@@ -131,7 +131,7 @@ fn spreads_by_frequency() {
     let shape = [1, 8, 7];
     let mask = box_mask(8, 7, 5, 1, 3).unwrap();
     let x = Noise::chains(5, 1).normal(Address::new(0, Purpose::Instance, 0), &shape, DType::F64).unwrap();
-    let wide = Problem::measured(Arc::new(Inpainting::new(&shape, &mask).unwrap()), &x);
+    let wide = TestBed::measured(Arc::new(Inpainting::new(&shape, &mask).unwrap()), &x);
     for problem in linear_problems().into_iter().chain([wide]) {
         let shape = problem.operator.input_shape();
         // Operators on vectors have no frequencies.
@@ -151,7 +151,7 @@ fn spreads_by_frequency() {
 #[test]
 fn underdamped_dynamics_end_in_the_conditional() {
     for name in ["super_resolution", "inpaint_random", "gaussian_blur", "motion_blur"] {
-        let problem = Problem::new(name).unwrap();
+        let problem = TestBed::new(name).unwrap();
         let likelihood = problem.likelihood(DRAWS, 0.3);
         let kernel = KernelConfig::Underdamped(Underdamped { steps: 60, time_step: 1.0 });
         problem.check("dynamics", &kernel, &Covariance::Scalar(vec![0.16]), &likelihood);
@@ -165,7 +165,7 @@ fn underdamped_dynamics_end_in_the_conditional() {
 #[test]
 fn full_covariances_go_through_dense_algebra() {
     for name in ["super_resolution", "motion_blur", "dense"] {
-        let problem = Problem::new(name).unwrap();
+        let problem = TestBed::new(name).unwrap();
         let factor: Vec<f64> = (0..2 * problem.center.len()).map(|i| (i as f64 * 0.7).sin() * 0.4).collect();
         let row = RowCovariance::LowRank { diagonal: 0.05, factor };
         let likelihood = problem.likelihood(DRAWS, 0.3);
@@ -177,7 +177,7 @@ fn full_covariances_go_through_dense_algebra() {
 /// A hidden pixel carries no information: whatever stands in the measurement's hole changes nothing, to the bit.
 #[test]
 fn the_hole_of_a_mask_is_ignored() {
-    let problem = Problem::new("inpaint_box").unwrap();
+    let problem = TestBed::new("inpaint_box").unwrap();
     let draw = |filler: f64| {
         let hidden = to_f64(
             &problem
@@ -224,7 +224,7 @@ fn a_mean_that_is_not_a_number_ends_neither_the_pixelwise_draw_nor_the_neighbour
 #[test]
 fn replay_has_the_moments_of_the_looped_chain() {
     for name in ["super_resolution", "inpaint_random", "gaussian_blur", "dense"] {
-        let problem = Problem::new(name).unwrap();
+        let problem = TestBed::new(name).unwrap();
         let likelihood = problem.likelihood(DRAWS, 0.1);
         let approx = problem.approx(DRAWS, Covariance::Scalar(vec![0.16]));
         let target = Conditional { approx: &approx, likelihood: &likelihood };

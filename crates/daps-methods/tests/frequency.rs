@@ -7,8 +7,8 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Bands, Beta, Center, Cosines, Covariance, Denoiser, Error, Estimate, Frequency, Gaussian,
-    Likelihood, Method, Noise, Operator, Purpose, RHO, Row, Schedule, ScheduleRule, Sigma, Spread,
-    SpreadTable, Task, linear_measurement,
+    Likelihood, Method, Noise, Operator, Problem, Purpose, RHO, Row, Schedule, ScheduleRule, Sigma, Spread,
+    SpreadTable, linear_measurement,
 };
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig, Underdamped};
@@ -95,7 +95,7 @@ fn the_posterior_comes_out_at_any_number_of_levels() {
             let likelihood = Gaussian::new(Arc::clone(&operator), y.unwrap(), 0.2).unwrap();
             let (at, y) = linear_measurement(&likelihood, 0).unwrap();
             let posterior = prior.prior.mixture().posterior(&at, &y).unwrap();
-            let task = Task::new(prior, Arc::new(likelihood)).unwrap();
+            let task = Problem::new(prior, Arc::new(likelihood)).unwrap();
             let samples = daps.sample(&task, &Noise::chains(3, chains), None, &mut ()).unwrap();
             let (matrix, d) = (posterior.covariance(), 24);
             let dense: Vec<f64> = (0..d * d).map(|k| matrix[(k / d, k % d)]).collect();
@@ -139,7 +139,7 @@ fn each_row_is_itself_alone(operator: Arc<dyn Operator>) {
         let daps = daps(3, kernel);
         let prior = Arc::new(Stationary::new(&daps.schedule));
         let sample = |rows: &[usize]| {
-            let task = Task::new(prior.clone(), likelihood.select(rows).unwrap()).unwrap();
+            let task = Problem::new(prior.clone(), likelihood.select(rows).unwrap()).unwrap();
             let rows = rows.iter().map(|r| Row { measurement: *r as u64, chain: 0 }).collect();
             to_f64(&daps.sample(&task, &Noise::new(1, rows), None, &mut ()).unwrap().x).unwrap()
         };

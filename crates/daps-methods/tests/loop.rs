@@ -8,7 +8,7 @@ use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Center, Error, Estimate, Event, Gaussian, Likelihood, Method, Noise, Ode, OdeEnd, OdeOrder,
-    OdeSteps, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State, Task,
+    OdeSteps, Problem, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State,
 };
 use daps_methods::kernel::{
     Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
@@ -115,9 +115,9 @@ impl Setup {
         Self { likelihood, prior: Arc::new(prior), rows }
     }
 
-    fn task(&self, rows: &[usize]) -> (Task, Noise) {
+    fn task(&self, rows: &[usize]) -> (Problem, Noise) {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
-        let task = Task::new(self.prior.clone(), self.likelihood.select(&measurements).unwrap()).unwrap();
+        let task = Problem::new(self.prior.clone(), self.likelihood.select(&measurements).unwrap()).unwrap();
         (task, Noise::new(4, rows.iter().map(|&r| self.rows[r]).collect()))
     }
 
@@ -300,7 +300,7 @@ fn wrong_shapes_and_values_are_refused() {
     }
     let prior = GaussianMixture::gaussian(&[1, 4, 4], vec![0.0; 16], RowCovariance::Scalar(1.0)).unwrap();
     let likelihood = Gaussian::new(operator.clone(), y(&[1, 1, 4, 4], 0.0), 0.1).unwrap();
-    assert!(Task::new(Arc::new(prior), Arc::new(likelihood)).is_err());
+    assert!(Problem::new(Arc::new(prior), Arc::new(likelihood)).is_err());
     let mask = Tensor::ones((1, 1, 4, 4), DType::F64, &Device::Cpu).unwrap();
     assert!(Inpainting::new(&[1, 8, 8], &mask).err().unwrap().to_string().contains("mask"));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::{
-    Center, Denoiser, Estimate, Gaussian, Method, Noise, RHO, Result, ScheduleRule, Sigma, Spread, Task,
+    Center, Denoiser, Estimate, Gaussian, Method, Noise, Problem, RHO, Result, ScheduleRule, Sigma, Spread,
 };
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig};
@@ -38,7 +38,7 @@ fn a_run_of_many_levels_needs_no_more_memory_than_a_short_one() {
     let operator = Inpainting::new(&[3, 256, 256], &random_mask(256, 256, 0.7, 0).unwrap()).unwrap();
     let y = Tensor::zeros((4, 3, 256, 256), DType::F32, &Device::Cpu).unwrap();
     let likelihood = Gaussian::new(Arc::new(operator), y, 0.05).unwrap();
-    let task = Task::new(Arc::new(Unit), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(Unit), Arc::new(likelihood)).unwrap();
     let run = |levels| {
         let daps = Daps {
             beta: None,

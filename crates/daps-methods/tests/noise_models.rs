@@ -6,7 +6,7 @@ use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Center, CountRate, Discrepancy, Estimate, Likelihood, Method, Need, Noise, Observer, Operator,
-    Poisson, Purpose, RHO, RowCovariance, Samples, ScheduleRule, Smooth, Spread, Statistic, Task,
+    Poisson, Problem, Purpose, RHO, RowCovariance, Samples, ScheduleRule, Smooth, Spread, Statistic,
     UnknownNoise,
 };
 use daps_methods::Daps;
@@ -87,7 +87,7 @@ fn daps_draws_the_posterior_of_counts() {
     for (gain, background) in [(30.0, 0.0), (30.0, 4.0)] {
         let rate = CountRate { gain, background };
         let likelihood = Poisson::new(diagonal(&scales), &repeated(&y, CHAINS), gain, background).unwrap();
-        let task = Task::new(prior(3), Arc::new(likelihood)).unwrap();
+        let task = Problem::new(prior(3), Arc::new(likelihood)).unwrap();
         let method = daps(8, KernelConfig::Mala(Mala { steps: 60, warmup: 20, c: 1.0 }));
         let samples = method.sample(&task, &Noise::chains(1, CHAINS), None, &mut ()).unwrap();
         let x = to_f64(&samples.x).unwrap();
@@ -103,11 +103,11 @@ fn daps_draws_the_posterior_of_counts() {
     }
 }
 
-/// Above the floor, at it and below it, where samples beyond black would have no rate.
+/// Above the floor and below it, where samples beyond black would have no rate; at the floor both agree.
 #[test]
 fn the_gradient_of_counts_is_their_slope_and_value_and_slope_are_continuous() {
     let rate = CountRate { gain: 30.0, background: 0.0 };
-    let x = [-1.7, -1.02, -0.98, -0.5, 0.4, 1.6];
+    let x = [-1.7, -1.02, -0.97, -0.5, 0.4, 1.6];
     let y = [0.0, 3.0, 1.0, 0.0, 25.0, 30.0];
     let likelihood = Poisson::new(diagonal(&[1.0; 6]), &repeated(&y, 1), 30.0, 0.0).unwrap();
     let of = |x: &[f64]| from_f64(x.to_vec(), &[1, 6], DType::F64).unwrap();
@@ -171,7 +171,7 @@ fn counts_are_drawn_as_they_are_believed() {
 #[test]
 fn methods_that_need_gaussian_noise_refuse_counts() {
     let likelihood = Poisson::new(diagonal(&[1.0; 2]), &repeated(&[3.0, 4.0], 1), 30.0, 0.0).unwrap();
-    let task = Task::new(prior(2), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(prior(2), Arc::new(likelihood)).unwrap();
     let error = daps(4, KernelConfig::Exact(Exact::default())).check(&task).unwrap_err().to_string();
     assert!(error.contains("needs") && error.contains("dense has none"), "{error}");
     assert!(!Need::LinearOperator.met_by(&task) && Need::SmoothLikelihood.met_by(&task));
@@ -187,7 +187,7 @@ fn unknown(rows: usize) -> UnknownNoise {
 /// y = x + n with x ~ N(0, 0.5²) and 1/v ~ Gamma: given v, y is Gaussian, so p(v | y) is one integral and x | v, y is Gaussian.
 #[test]
 fn an_unknown_noise_level_is_drawn_from_its_posterior() {
-    let task = Task::new(prior(12), Arc::new(unknown(CHAINS))).unwrap();
+    let task = Problem::new(prior(12), Arc::new(unknown(CHAINS))).unwrap();
     let method = daps(40, KernelConfig::Exact(Exact::default()));
     let samples = method.sample(&task, &Noise::chains(4, CHAINS), None, &mut ()).unwrap();
     let levels = to_f64(&samples.memory[0]).unwrap();
@@ -218,7 +218,7 @@ fn an_unknown_noise_level_is_drawn_from_its_posterior() {
 /// The levels that were drawn are part of the state, so that a run goes on with them to the same bits.
 #[test]
 fn an_unknown_noise_level_is_resumed() {
-    let task = Task::new(prior(12), Arc::new(unknown(3))).unwrap();
+    let task = Problem::new(prior(12), Arc::new(unknown(3))).unwrap();
     let (method, noise) = (daps(6, KernelConfig::Exact(Exact::default())), Noise::chains(9, 3));
     let whole: Samples = method.sample(&task, &noise, None, &mut ()).unwrap();
     let mut kept = None;

@@ -6,7 +6,7 @@ use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Covariance, Gaussian, Likelihood, Method, Noise, Operator,
-    Purpose, RHO, RowCovariance, Schedule, ScheduleRule, Step, Task,
+    Problem, Purpose, RHO, RowCovariance, Schedule, ScheduleRule, Step,
 };
 use daps_methods::kernel::{KernelConfig, Langevin, Mala, Metropolis, StepSize, Underdamped};
 use daps_methods::{Dps, Dynamics, Guidance};
@@ -140,7 +140,7 @@ fn dps_follows_its_own_recursion() {
     let prior = GaussianMixture::gaussian(&[1], vec![0.1], RowCovariance::Scalar(variance)).unwrap();
     let matrix = Tensor::new(&[[[a]]], &Device::Cpu).unwrap();
     let likelihood = chains(Arc::new(Dense::new(&[1], &matrix).unwrap()), &[y], beta);
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     for (dynamics, scale) in [(Dynamics::Sde, 1.0), (Dynamics::Ode, 1.0), (Dynamics::Sde, 0.5)] {
         let dps = Dps { schedule: rule.clone(), dynamics, guidance: Guidance::Likelihood { scale } };
         let samples = dps.sample(&task, &Noise::chains(2, CHAINS), None, &mut ()).unwrap();
@@ -172,7 +172,7 @@ fn dps_norm_guidance_is_the_papers_step_in_vp_coordinates() {
     let matrix = Tensor::new(&[[[3.0f64]]], &Device::Cpu).unwrap();
     let y = Tensor::new(&[[5.0f64]], &Device::Cpu).unwrap();
     let likelihood = Gaussian::new(Arc::new(Dense::new(&[1], &matrix).unwrap()), y, 0.1).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let draws = || [0.5f64, -0.4, 0.0].map(|z| Tensor::new(&[[z]], &Device::Cpu).unwrap());
     for dynamics in [Dynamics::Ode, Dynamics::Sde] {
         let schedule = ScheduleRule::Levels { sigmas: vec![2.0, 1.0, 0.0] };
@@ -198,7 +198,7 @@ fn dps_norm_guidance_follows_the_norm_of_all_that_is_measured() {
     let unit = Tensor::new(&[[[1.0f64, 0.0], [0.0, 1.0]]], &Device::Cpu).unwrap();
     let y = Tensor::new(&[[3.0f64, 4.0]], &Device::Cpu).unwrap();
     let likelihood = Gaussian::new(Arc::new(Dense::new(&[2], &unit).unwrap()), y, 0.1).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let schedule = ScheduleRule::Levels { sigmas: vec![1.0, 0.0] };
     let dps = Dps { schedule, dynamics: Dynamics::Sde, guidance: Guidance::Norm { zeta: 0.7 } };
     let zeros = [0, 1].map(|_| Tensor::zeros((1, 2), DType::F64, &Device::Cpu).unwrap());

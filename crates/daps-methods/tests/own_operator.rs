@@ -6,8 +6,8 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, map_rows, to_f64, zip_rows};
 use daps_core::{
-    Differentiable, Estimate, Gaussian, Linear, Method, Noise, Operator, Result, RowCovariance,
-    Schedule, Smooth, Spectral, Task, linear_measurement,
+    Differentiable, Estimate, Gaussian, Linear, Method, Noise, Operator, Problem, Result, RowCovariance,
+    Schedule, Smooth, Spectral, linear_measurement,
 };
 use daps_methods::kernel::{KernelConfig, Recursion, StepSize};
 use daps_methods::{Daps, Preset};
@@ -117,15 +117,15 @@ impl Differentiable for Wavy {
 const Y: [f64; D] = [0.9, -0.4, 0.1, 1.3, -1.1, 0.5];
 
 /// Chains that all explain the same measurement.
-fn task(operator: Arc<dyn Operator>, beta: f64) -> (Task, Arc<Gaussian>) {
+fn task(operator: Arc<dyn Operator>, beta: f64) -> (Problem, Arc<Gaussian>) {
     let dims = [&[CHAINS], operator.output_shape()].concat();
     let y = from_f64(Y.iter().copied().cycle().take(CHAINS * D).collect(), &dims, DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&SHAPE, vec![MEAN; D], RowCovariance::Scalar(VARIANCE)).unwrap();
     let likelihood = Arc::new(Gaussian::new(operator, y, beta).unwrap());
-    (Task::new(Arc::new(prior), likelihood.clone()).unwrap(), likelihood)
+    (Problem::new(Arc::new(prior), likelihood.clone()).unwrap(), likelihood)
 }
 
-fn drawn(daps: &Daps, task: &Task) -> Moments {
+fn drawn(daps: &Daps, task: &Problem) -> Moments {
     daps.check(task).unwrap();
     let samples = daps.sample(task, &Noise::chains(3, CHAINS), None, &mut ()).unwrap();
     assert!(samples.diverged.iter().all(|d| !d));

@@ -247,6 +247,10 @@ impl Operator for Mri {
         false
     }
 
+    fn domain(&self) -> Option<daps_core::Kind> {
+        Some(daps_core::Kind::Complex)
+    }
+
     fn shown(&self) -> Shown {
         Shown::CoilSpectra
     }

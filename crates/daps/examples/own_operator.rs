@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use daps::core::candle::{DType, Device, Tensor};
 use daps::core::real::{check_rows, to_f64};
-use daps::core::{Address, Error, Gaussian, Linear, Method, Model, Noise, Operator, Purpose, Result, Task};
+use daps::core::{
+    Address, Error, Gaussian, Linear, Method, Model, Noise, Operator, Problem, Purpose, Result,
+};
 use daps::methods::Preset;
 use daps::{bundled, load, operators, picture, prior};
 
@@ -90,7 +92,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let y = (operator.apply(&x)? + (z * NOISE)?)?.to_dtype(faces.dtype())?;
     let y = Tensor::cat(&[&y; CHAINS], 0)?;
     let likelihood = Gaussian::new(operator.clone(), y.clone(), NOISE)?;
-    let task = Task::new(faces.clone(), Arc::new(likelihood))?;
+    let task = Problem::new(faces.clone(), Arc::new(likelihood))?;
 
     let method = Preset::Best.settings(&*task.likelihood, None, None)?;
     method.check(&task)?;

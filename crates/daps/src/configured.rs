@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use candle_core::DType;
-use daps_core::{Model, Task};
+use daps_core::{Model, Problem};
 
 use crate::config::RunConfig;
 use crate::inputs::{by_content, prior_by_content};
 use crate::measure::{Truths, measure, measured};
 use crate::prior::Built;
-use crate::run::{About, Run, check_chains, space_of};
+use crate::run::{About, Run, check_chains};
 use crate::{Result, files, prior};
 
 impl Run {
@@ -38,7 +38,7 @@ impl Run {
         let name = config.task.operator.clone();
         let prior_title = prior.title();
         let Built { model, analytic, mut notes, about, .. } = prior;
-        let space = space_of(&model);
+        let space = model.space();
         let (method_name, settings) = config.method(space.symbols().is_some())?;
         let entry = daps_operators::registry::entry(&name)?;
         let mut options = match space.symbols() {
@@ -91,7 +91,7 @@ impl Run {
             notes,
             config: None,
         };
-        let problem = Task { model, likelihood };
+        let problem = Problem::of(model, likelihood)?;
         let parts = Self::of(problem).method(method).chains(config.samples).batch(config.batch);
         let parts = measured.names.into_iter().fold(parts.seed(config.seed), |parts, name| parts.named(name));
         let parts = measured.truth.into_iter().fold(parts, |parts, truth| parts.truth(truth));

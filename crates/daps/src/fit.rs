@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{batched, from_f64};
-use daps_core::{Corruption, Gaussian, Mismatch, Operator, Rate, RowCovariance, Task};
+use daps_core::{Corruption, Gaussian, Mismatch, Operator, Problem, Rate, RowCovariance};
 use daps_methods::Facts;
 use daps_methods::registry::METHODS;
 use daps_operators::registry::OPERATORS;
@@ -58,23 +58,23 @@ pub fn matrix() -> Result<Vec<Fit>> {
 }
 
 /// A measurement of zeros under Gaussian noise, with a Gaussian prior.
-fn continuous_task(operator: Arc<dyn Operator>) -> Result<Task> {
+fn continuous_task(operator: Arc<dyn Operator>) -> Result<Problem> {
     let (shape, rows) = (operator.input_shape().to_vec(), operator.rows().unwrap_or(1));
     let dims = batched(rows, operator.output_shape());
     let y = from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?;
     let mean = vec![0.0; shape.iter().product()];
     let prior = GaussianMixture::gaussian(&shape, mean, RowCovariance::Scalar(1.0))?;
-    Ok(Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 0.1)?))?)
+    Ok(Problem::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 0.1)?))?)
 }
 
 /// A measurement of binary tokens with a prior of one sample.
-fn token_task(operator: Arc<dyn Operator>) -> Result<Task> {
+fn token_task(operator: Arc<dyn Operator>) -> Result<Problem> {
     let (shape, rows) = (operator.input_shape().to_vec(), operator.rows().unwrap_or(1));
     let dark = |rows: usize, shape: &[usize]| Tensor::zeros(batched(rows, shape), DType::U8, &Device::Cpu);
     let y = dark(rows, operator.output_shape()).map_err(daps_core::Error::from)?;
     let points = dark(1, &shape).map_err(daps_core::Error::from)?;
     let prior = Listed::new(Corruption::new(2, Rate::Uniform)?, &points, &[1.0])?;
-    Ok(Task::discrete(Arc::new(prior), Arc::new(Mismatch::new(operator, &y, 0.1)?))?)
+    Ok(Problem::discrete(Arc::new(prior), Arc::new(Mismatch::new(operator, &y, 0.1)?))?)
 }
 
 #[cfg(test)]

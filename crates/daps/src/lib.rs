@@ -49,6 +49,11 @@ pub use posterior::Posterior;
 pub use run::{Directory, Run};
 pub use summary::{Measurement, Summary};
 
+/// The README's library example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
 pub use {
     daps_core as core, daps_methods as methods, daps_metrics as metrics, daps_nn as nn,
     daps_operators as operators, daps_priors as priors,

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::real::{check_finite, check_rows};
-use daps_core::{Method, Model, Task};
+use daps_core::{Method, Model, Problem};
 use daps_methods::{Daps, Preset};
 use daps_priors::Analytic;
 
 use crate::event::RunObserver;
-use crate::run::{About, Directory, Run, check_chains, rows, space_of};
-use crate::{Error, Posterior, Result, Summary, files, task, tokens};
+use crate::run::{About, Directory, Run, check_chains, rows};
+use crate::{Error, Posterior, Result, Summary, task, tokens};
 
 /// A run in the making. What is not said has a default: DAPS with the preset `best`, four chains, seed 0.
 pub struct Parts {
-    problem: Task,
+    problem: Problem,
     analytic: Option<Arc<dyn Analytic>>,
     method: Chosen,
     chains: usize,
@@ -59,14 +59,10 @@ impl From<Arc<dyn Method>> for Chosen {
 impl Run {
     /// A run that draws samples for every row of the problem's likelihood: each is one measurement.
     #[must_use]
-    pub fn of(problem: Task) -> Parts {
+    pub fn of(problem: Problem) -> Parts {
         let title = problem.likelihood.measured_by().map(|operator| operator.title().into_owned());
         let title = title.unwrap_or_else(|| problem.likelihood.name().to_owned());
-        let prior = match &problem.model {
-            Model::Denoiser(model) => model.fingerprint(),
-            Model::Tokens(model) => model.fingerprint(),
-        };
-        let about = About { title, prior: prior.unwrap_or_else(|| "own".into()), ..About::default() };
+        let about = About { title, prior: format!("over {}", problem.model.space()), ..About::default() };
         Parts {
             problem,
             analytic: None,
@@ -147,13 +143,13 @@ impl Parts {
 
     /// Checks that the parts fit together.
     pub fn build(self) -> Result<Run> {
-        let Self { problem, analytic, method, chains, batch, seed, truth, names, numbers, mut about } = self;
+        let Self { problem, analytic, method, chains, batch, seed, truth, names, numbers, about } = self;
         for (what, value) in [("chains", chains), ("batch", batch)] {
             if value == 0 {
                 return Err(Error::Config(format!("{what}: expected at least 1, got 0")));
             }
         }
-        let (n, space) = (problem.likelihood.rows(), space_of(&problem.model));
+        let (n, space) = (problem.likelihood.rows(), problem.model.space());
         check_chains(chains, n)?;
         let method = match method {
             Chosen::Method(method) => method,
@@ -185,10 +181,6 @@ impl Parts {
         let mut names: Vec<String> = names.into_iter().map(Cow::into_owned).collect();
         names.extend((names.len()..n).map(|i| format!("measurement-{i:03}")));
         let numbers = if numbers.is_empty() { (0..n as u64).collect() } else { numbers };
-        if about.text.is_none() {
-            about.text = defined(&problem, &*method, (chains, batch, seed), &names);
-            about.inputs = files::sha256(about.text.as_deref().unwrap_or_default());
-        }
         let rows = rows(n, chains);
         let run = Run {
             problem,
@@ -219,39 +211,34 @@ impl Parts {
     }
 }
 
-/// What defines a run from parts, where all of them say it.
-fn defined(
-    problem: &Task,
-    method: &dyn Method,
-    (chains, batch, seed): (usize, usize, u64),
-    names: &[String],
-) -> Option<String> {
-    let prior = match &problem.model {
-        Model::Denoiser(model) => model.fingerprint(),
-        Model::Tokens(model) => model.fingerprint(),
-    }?;
-    let of = |key: &str, value: toml::Value| (key.to_owned(), value);
-    let list = names.iter().map(|n| n.as_str().into()).collect();
-    let table = toml::Table::from_iter([
-        of("version", env!("CARGO_PKG_VERSION").into()),
-        of("seed", (seed as i64).into()),
-        of("samples", (chains as i64).into()),
-        of("batch", (batch as i64).into()),
-        of("names", toml::Value::Array(list)),
-        of("prior", prior.into()),
-        of("likelihood", problem.likelihood.fingerprint()?.into()),
-        of("method", method.fingerprint()?.into()),
-    ]);
-    toml::to_string(&table).ok()
-}
-
 impl Run {
-    /// The text that defines the run, which its directory keeps.
+    /// The text that defines the run, which its directory keeps: its configuration, or what its parts say of themselves.
     pub(crate) fn text(&self) -> Result<String> {
-        self.about.text.clone().ok_or_else(|| {
-            let what = "a run in a directory needs to know what defines it: give the prior, the likelihood (with its operator) \
-                        and the method a fingerprint, or call sample() instead";
-            Error::Config(what.into())
-        })
+        if let Some(text) = &self.about.text {
+            return Ok(text.clone());
+        }
+        let said = |part: &str, text: Option<String>| {
+            text.ok_or_else(|| {
+                let what = "a run in a directory needs to know what defines it";
+                Error::Config(format!("{what}: give the {part} a fingerprint, or call sample() instead"))
+            })
+        };
+        let prior = match &self.problem.model {
+            Model::Denoiser(model) => model.fingerprint(),
+            Model::Tokens(model) => model.fingerprint(),
+        };
+        let of = |key: &str, value: toml::Value| (key.to_owned(), value);
+        let names = self.names.iter().map(|n| n.as_str().into()).collect();
+        let table = toml::Table::from_iter([
+            of("version", env!("CARGO_PKG_VERSION").into()),
+            of("seed", (self.seed as i64).into()),
+            of("samples", (self.samples as i64).into()),
+            of("batch", (self.batch as i64).into()),
+            of("names", toml::Value::Array(names)),
+            of("prior", said("prior", prior)?.into()),
+            of("likelihood", said("likelihood", self.problem.likelihood.fingerprint())?.into()),
+            of("method", said("method", self.method.fingerprint())?.into()),
+        ]);
+        toml::to_string(&table).map_err(|e| Error::Config(format!("configuration: {e}")))
     }
 }

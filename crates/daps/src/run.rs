@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Tensor;
-use daps_core::{Denoiser, Event, Method, Model, Noise, Operator, Row, Space, State, Task};
+use daps_core::{Denoiser, Event, Method, Noise, Operator, Problem, Row, Space, State};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
@@ -24,7 +24,7 @@ const MOST_CHAINS: usize = 100_000;
 /// A problem that is ready to run. `Run::of` makes one from parts, `Run::new` from a configuration.
 pub struct Run {
     /// The prior, and the likelihood of all measurements.
-    pub(crate) problem: Task,
+    pub(crate) problem: Problem,
     /// What samples are.
     pub(crate) space: Space,
     /// The prior, where it is a closed form.
@@ -111,10 +111,10 @@ impl Run {
     }
 
     /// The task of some rows.
-    pub(crate) fn task(&self, rows: &[usize]) -> Result<Task> {
+    pub(crate) fn task(&self, rows: &[usize]) -> Result<Problem> {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
         let likelihood = self.problem.likelihood.select(&measurements)?;
-        Ok(Task { likelihood, ..self.problem.clone() })
+        Ok(Problem { likelihood, ..self.problem.clone() })
     }
 
     /// The denoiser that `who` needs.
@@ -261,19 +261,12 @@ pub(crate) fn rows(measurements: usize, chains: usize) -> Vec<Row> {
         .flat_map(|measurement| (0..chains as u64).map(move |chain| Row { measurement, chain }))
         .collect()
 }
-
-/// What a prior's samples are.
-pub(crate) fn space_of(model: &Model) -> Space {
-    match model {
-        Model::Denoiser(model) => model.space(),
-        Model::Tokens(model) => model.space(),
-    }
-}
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use candle_core::Device;
+    use daps_core::Model;
     use daps_core::real::to_f64;
 
     use super::*;

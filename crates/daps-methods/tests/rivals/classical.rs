@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
-use daps_core::{Gaussian, Method, Noise, Operator, RowCovariance, Task};
+use daps_core::{Gaussian, Method, Noise, Operator, Problem, RowCovariance};
 use daps_methods::{Harmonic, Hio, PseudoInverse, Tv, Wiener};
 use daps_operators::{Blur, Border, Dense, Inpainting, Kernel, PhaseRetrieval};
 use daps_priors::GaussianMixture;
@@ -36,7 +36,7 @@ fn the_pseudo_inverse_cuts_off_by_each_rows_own_largest_singular_value() {
     let y = from_f64(vec![5.0, 3.0, 0.8, 0.1], &[2, 2], DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&[2], vec![0.0; 2], RowCovariance::Scalar(1.0)).unwrap();
     let likelihood = Gaussian::new(operator, y, BETA).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let samples = PseudoInverse { cutoff: 0.2 }.sample(&task, &Noise::chains(0, 2), None, &mut ()).unwrap();
     for (found, expected) in to_f64(&samples.x).unwrap().iter().zip([0.5, 0.0, 2.0, 0.5]) {
         assert!((found - expected).abs() < 1e-12, "{found} vs {expected}");
@@ -55,7 +55,7 @@ fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one()
     let y = from_f64(y, &[1, 1, 6, 6], DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&shape, vec![0.0; 36], RowCovariance::Scalar(1.0)).unwrap();
     let likelihood = Gaussian::new(operator.clone(), y.clone(), BETA).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let method = PseudoInverse { cutoff: 0.2 };
     let x = method.sample(&task, &Noise::chains(0, 1), None, &mut ()).unwrap().x;
     let linear = operator.as_linear().unwrap();
@@ -70,20 +70,20 @@ fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one()
 }
 
 /// A row of five pixels of which some are seen.
-fn strip(seen: [f64; 5], y: [f64; 5], beta: f64) -> Task {
+fn strip(seen: [f64; 5], y: [f64; 5], beta: f64) -> Problem {
     picture([1, 5], &seen, &y, beta)
 }
 
 /// A grey picture of which some pixels are seen.
-fn picture([h, w]: [usize; 2], seen: &[f64], y: &[f64], beta: f64) -> Task {
+fn picture([h, w]: [usize; 2], seen: &[f64], y: &[f64], beta: f64) -> Problem {
     let mask = Tensor::from_slice(seen, (1, 1, h, w), &Device::Cpu).unwrap();
     let operator = Inpainting::new(&[1, h, w], &mask).unwrap();
     let y = from_f64(y.to_vec(), &[1, 1, h, w], DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&[1, h, w], vec![0.0; h * w], RowCovariance::Scalar(1.0)).unwrap();
-    Task::new(Arc::new(prior), Arc::new(Gaussian::new(Arc::new(operator), y, beta).unwrap())).unwrap()
+    Problem::new(Arc::new(prior), Arc::new(Gaussian::new(Arc::new(operator), y, beta).unwrap())).unwrap()
 }
 
-fn solve(method: &dyn Method, task: &Task) -> Vec<f64> {
+fn solve(method: &dyn Method, task: &Problem) -> Vec<f64> {
     to_f64(&method.sample(task, &Noise::chains(0, 1), None, &mut ()).unwrap().x).unwrap()
 }
 
@@ -124,7 +124,7 @@ fn variational_answers_are_the_minimisers_in_closed_form() {
     let operator = Inpainting::new(&shape, &mask).unwrap();
     let prior = GaussianMixture::gaussian(&shape, vec![0.0; 30], RowCovariance::Scalar(1.0)).unwrap();
     let likelihood = Gaussian::new(Arc::new(operator), y, 0.2).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood)).unwrap();
     let x = solve(&Tv { lambda: 3.0, iterations: 4000 }, &task);
     for (k, x) in x.iter().enumerate() {
         let height = heights[k / 15];
@@ -154,7 +154,7 @@ fn hio_finds_a_picture_with_the_measured_magnitudes() {
     let y = Tensor::cat(&vec![y; rows], 0).unwrap();
     let likelihood = Gaussian::new(operator, y, 0.01).unwrap();
     let prior = GaussianMixture::gaussian(&shape, vec![0.0; 36], RowCovariance::Scalar(1.0)).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(likelihood.clone())).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(likelihood.clone())).unwrap();
     let misfit = |iterations: usize| {
         let method = Hio { iterations, ..Hio::default() };
         let x = method.sample(&task, &Noise::chains(5, rows), None, &mut ()).unwrap().x;

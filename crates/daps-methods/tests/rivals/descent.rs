@@ -5,7 +5,7 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Address, Gaussian, Method, Noise, Ode, Operator, Purpose, RowCovariance, ScheduleRule, Task,
+    Address, Gaussian, Method, Noise, Ode, Operator, Problem, Purpose, RowCovariance, ScheduleRule,
 };
 use daps_methods::{Dcdp, RedDiff};
 use daps_operators::{Border, Inpainting, NonlinearBlur, motion_kernel};
@@ -26,7 +26,7 @@ fn dcdp_comes_to_the_measurement_of_a_nonlinear_blur() {
     let prior =
         GaussianMixture::gaussian(&shape, vec![0.0; 144], RowCovariance::Diagonal(vec![0.16; 144])).unwrap();
     let likelihood = Arc::new(Gaussian::new(operator, y, 0.05).unwrap());
-    let task = Task::new(Arc::new(prior), likelihood.clone()).unwrap();
+    let task = Problem::new(Arc::new(prior), likelihood.clone()).unwrap();
     // One level of little noise: the answer is where the gradient steps came to.
     let method = Dcdp {
         schedule: ScheduleRule::Poly { levels: 1, max: 0.01, min: 0.01, rho: 7.0 },
@@ -117,7 +117,8 @@ fn red_diff_counts_what_a_mask_lets_through() {
     let y = [0.8, 9.0, -0.4, 9.0];
     let measured = from_f64(y.to_vec(), &[1, 1, 1, 4], DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&[1, 1, 4], vec![0.0; 4], RowCovariance::Scalar(1.0)).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, measured, 0.3).unwrap())).unwrap();
+    let task =
+        Problem::new(Arc::new(prior), Arc::new(Gaussian::new(operator, measured, 0.3).unwrap())).unwrap();
     // Two steps: the first of Adam has the length of the rate whatever the gradient.
     let schedule = ScheduleRule::Levels { sigmas: vec![2.0, 1.0, 0.0] };
     let method = RedDiff { schedule, lambda: 0.7, rate: 0.1 };

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use daps_core::candle::DType;
 use daps_core::real::{from_f64, to_f64};
-use daps_core::{Denoiser, Gaussian, Method, Noise, Operator, RowCovariance, Schedule, ScheduleRule, Task};
+use daps_core::{
+    Denoiser, Gaussian, Method, Noise, Operator, Problem, RowCovariance, Schedule, ScheduleRule,
+};
 use daps_operators::Dense;
 use daps_priors::GaussianMixture;
 
@@ -21,13 +23,13 @@ pub fn prior() -> GaussianMixture {
     GaussianMixture::gaussian(&[4], MEAN.to_vec(), variance).unwrap()
 }
 
-pub fn task(prior: Arc<dyn Denoiser>, chains: usize) -> Task {
+pub fn task(prior: Arc<dyn Denoiser>, chains: usize) -> Problem {
     let mut matrix = vec![0.0; 12];
     (0..3).for_each(|i| matrix[i * 4 + i] = SINGULAR[i]);
     let matrix = from_f64(matrix, &[1, 3, 4], DType::F64).unwrap();
     let operator: Arc<dyn Operator> = Arc::new(Dense::new(&[4], &matrix).unwrap());
     let y = from_f64(Y.repeat(chains), &[chains, 3], DType::F64).unwrap();
-    Task::new(prior, Arc::new(Gaussian::new(operator, y, BETA).unwrap())).unwrap()
+    Problem::new(prior, Arc::new(Gaussian::new(operator, y, BETA).unwrap())).unwrap()
 }
 
 pub fn draw(method: &dyn Method, chains: usize) -> Vec<f64> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Address, Event, Gaussian, Method, Noise, Operator, Purpose, RowCovariance, ScheduleRule, Task,
+    Address, Event, Gaussian, Method, Noise, Operator, Problem, Purpose, RowCovariance, ScheduleRule,
 };
 use daps_methods::FpsSmc;
 use daps_operators::Dense;
@@ -66,7 +66,7 @@ fn fps_smc_does_not_diffuse_the_measurement_with_the_noise_it_was_simulated_with
     let operator: Arc<dyn Operator> = Arc::new(Dense::new(&[4], &unit).unwrap());
     let y = from_f64(vec![0.0; 4], &[1, 4], DType::F64).unwrap();
     let prior = GaussianMixture::gaussian(&[4], vec![0.0; 4], RowCovariance::Scalar(1.0)).unwrap();
-    let task = Task::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 1e-6).unwrap())).unwrap();
+    let task = Problem::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 1e-6).unwrap())).unwrap();
     let schedule = ScheduleRule::Geometric { levels: 2, max: 3.0, min: 1.0 };
     let method = FpsSmc { schedule, particles: 1, fresh: 1.0 };
     let noise = Noise::chains(3, 1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use daps_core::real::batched;
 use daps_core::{
-    Corruption, Method, Mismatch, Noise, Operator, Rate, ReverseChain, ScheduleRule, Task, TokenEstimate,
+    Corruption, Method, Mismatch, Noise, Operator, Problem, Rate, ReverseChain, ScheduleRule, TokenEstimate,
 };
 use daps_methods::DiscreteDaps;
 use daps_operators::{Gate, Inpainting, Pairs};
@@ -118,7 +118,7 @@ pub fn run(settings: &Settings, progress: &mut dyn Progress) -> Result<Vec<Score
         let chance = 0.5 * posterior.iter().map(spread).sum::<f64>();
         // One draw of n moves the distance by 1/n at most.
         let bound = chance + (1000f64.ln() / (2.0 * n as f64)).sqrt();
-        let problem = Task::discrete(prior, likelihood)?;
+        let problem = Problem::discrete(prior, likelihood)?;
         for (estimate, kind) in ESTIMATES {
             for &levels in &settings.levels {
                 if let ControlFlow::Break(()) = progress.step(&format!("{task}, {estimate}, {levels} levels"))

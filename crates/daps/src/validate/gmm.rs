@@ -13,7 +13,7 @@ use daps_core::mixture::Mixture;
 use daps_core::real::to_f64;
 use daps_core::{
     Address, Center, CovarianceKind, Denoiser, Error as CoreError, Estimate, Gaussian, Likelihood, Method,
-    Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Purpose, RHO, Row, RowCovariance, ScheduleRule, Spread, Task,
+    Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Problem, Purpose, RHO, Row, RowCovariance, ScheduleRule, Spread,
     fill_normal, open01,
 };
 use daps_methods::kernel::{DecayBy, Exact, KernelConfig, Langevin, StepSize};
@@ -297,7 +297,7 @@ pub fn run(
     progress.begin("mixture test bed", instances.len() * entries.len());
     let (mut scores, mut clouds) = (Vec::new(), Vec::new());
     for (number, instance) in instances.iter().enumerate() {
-        let problem = Problem::new(instance, settings)?;
+        let problem = TestBed::new(instance, settings)?;
         if number == 0 {
             clouds.push(problem.cloud("posterior", &problem.reference));
         }
@@ -321,7 +321,7 @@ pub fn run(
 }
 
 /// A problem with its exact answer.
-struct Problem<'a> {
+struct TestBed<'a> {
     instance: &'a Instance,
     settings: &'a Settings,
     prior: Arc<dyn Denoiser>,
@@ -330,7 +330,7 @@ struct Problem<'a> {
     noise: Noise,
 }
 
-impl<'a> Problem<'a> {
+impl<'a> TestBed<'a> {
     fn new(instance: &'a Instance, settings: &'a Settings) -> Result<Self> {
         let prior = instance.prior()?;
         let posterior = prior.posterior(&instance.likelihood(1)?, 0)?;
@@ -373,7 +373,7 @@ impl<'a> Problem<'a> {
         let rows: Vec<usize> = (0..self.settings.samples).collect();
         for rows in rows.chunks(BATCH) {
             let likelihood: Arc<dyn Likelihood> = Arc::new(self.instance.likelihood(rows.len())?);
-            let task = Task::new(self.prior.clone(), likelihood)?;
+            let task = Problem::new(self.prior.clone(), likelihood)?;
             let samples = method.sample(&task, &self.noise.select(rows), None, &mut ())?;
             nfe = samples.cost.nfe;
             let x = to_f64(&samples.x)?;

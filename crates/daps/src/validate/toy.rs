@@ -11,8 +11,8 @@ use candle_core::{DType, Device, Tensor};
 use daps_core::mixture::Mixture;
 use daps_core::real::to_f64;
 use daps_core::{
-    Address, Center, Estimate, Event, Gaussian, Method, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Purpose, RHO,
-    RowCovariance, ScheduleRule, Spread, Task,
+    Address, Center, Estimate, Event, Gaussian, Method, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Problem,
+    Purpose, RHO, RowCovariance, ScheduleRule, Spread,
 };
 use daps_methods::kernel::{KernelConfig, Langevin, StepSize};
 use daps_methods::{Daps, Dps, Dynamics, Guidance};
@@ -86,7 +86,7 @@ pub struct Toy {
 
 struct Experiment {
     settings: Settings,
-    task: Task,
+    task: Problem,
     posterior: Posterior,
     noise: Noise,
     reference: Vec<f64>,
@@ -153,7 +153,7 @@ impl Experiment {
         let noise = Noise::chains(settings.seed, settings.samples);
         let reference = to_f64(&posterior.draw(&noise, Address::new(0, Purpose::Reference, 0))?)?;
         let likelihood = Gaussian::new(operator, y(settings.samples)?, NOISE)?;
-        let task = Task::new(Arc::new(prior), Arc::new(likelihood))?;
+        let task = Problem::new(Arc::new(prior), Arc::new(likelihood))?;
         Ok(Self { settings, task, posterior, noise, reference })
     }
 

@@ -10,7 +10,7 @@ use candle_core::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, Center, Conditional, Covariance, CovarianceKind, Estimate, Gaussian, Method, Noise,
-    Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, Step, Task,
+    Problem, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, Step,
 };
 use daps_methods::kernel::{
     Exact, Hmc, KernelConfig, Langevin, Mala, Metropolis, Replay, StepSize, Underdamped, Way,
@@ -132,7 +132,7 @@ impl Report {
 }
 
 /// The problem: an orthonormal basis, the operator diag(s)Vᵀ in it, and a measurement.
-struct Problem {
+struct TestBed {
     /// Rows are the modes, an orthonormal basis of the whole space.
     basis: Vec<Vec<f64>>,
     operator: Arc<Dense>,
@@ -141,7 +141,7 @@ struct Problem {
     settings: Settings,
 }
 
-impl Problem {
+impl TestBed {
     fn new(settings: Settings) -> Result<Self> {
         let at = Address::new(0, Purpose::Instance, 0);
         let random = to_f64(&Noise::chains(settings.seed, DIM + 2).normal(at, &[DIM], DType::F64)?)?;
@@ -239,7 +239,7 @@ impl Problem {
 
     /// A whole run against its own law, with its distance from the true posterior.
     fn run(&self, group: &'static str, name: String, daps: &Daps, samples: usize) -> Result<Check> {
-        let task = Task::new(self.prior.clone(), Arc::new(self.likelihood(&self.y, samples, NOISE)?))?;
+        let task = Problem::new(self.prior.clone(), Arc::new(self.likelihood(&self.y, samples, NOISE)?))?;
         let result = daps.sample(&task, &Noise::chains(self.settings.seed, samples), None, &mut ())?;
         let modes = self.modes(&self.y);
         let law: Vec<Normal> = modes.iter().map(|m| law::run(daps, m, NOISE)).collect::<Result<_>>()?;
@@ -280,7 +280,7 @@ impl Problem {
         }
         let y = Tensor::from_vec(y, (rows.len(), OBS), &Device::Cpu)?;
         let likelihood = Gaussian::new(self.operator.clone(), y, NOISE)?;
-        let task = Task::new(self.prior.clone(), Arc::new(likelihood))?;
+        let task = Problem::new(self.prior.clone(), Arc::new(likelihood))?;
         let samples = daps.sample(&task, &Noise::new(self.settings.seed + 1, rows), None, &mut ())?;
         let along = self.coordinates(&to_f64(&samples.x)?);
         let truths = self.coordinates(&truths);
@@ -360,7 +360,7 @@ fn kernels() -> Vec<(&'static str, KernelConfig)> {
 /// Runs all checks.
 pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Report> {
     settings.check()?;
-    let problem = Problem::new(settings)?;
+    let problem = TestBed::new(settings)?;
     let kernels = kernels();
     let presets: Vec<&PresetInfo> = PRESETS.iter().filter(|p| !p.preset.is_ours()).collect();
     let (counts, posteriors) = ([1usize, 5, 30], [1usize, 5, 30]);

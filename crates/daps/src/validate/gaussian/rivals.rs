@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use daps_core::real::to_f64;
-use daps_core::{Method, Noise, Task};
+use daps_core::{Method, Noise, Problem};
 use daps_methods::registry::{self, METHODS};
 use daps_metrics::moments::Moments;
 use serde::Serialize;
 use toml::Table;
 
 use super::law::Normal;
-use super::{DIM, NOISE, OBS, Problem, Settings, rms_distance, tweedie_table};
+use super::{DIM, NOISE, OBS, Settings, TestBed, rms_distance, tweedie_table};
 use crate::progress::Progress;
 use crate::{Error, Result};
 
@@ -38,8 +38,8 @@ pub struct Rival {
     pub diverged: usize,
 }
 
-impl Problem {
-    fn rival(&self, name: &str, method: &dyn Method, task: &Task) -> Result<Rival> {
+impl TestBed {
+    fn rival(&self, name: &str, method: &dyn Method, task: &Problem) -> Result<Rival> {
         let n = self.settings.samples;
         let samples = method.sample(task, &Noise::chains(self.settings.seed, n), None, &mut ())?;
         let values = to_f64(&samples.x)?;
@@ -69,9 +69,9 @@ impl Problem {
 /// Exact draws, then every method of the registry that fits the problem, with its default settings.
 pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Vec<Rival>> {
     settings.check()?;
-    let problem = Problem::new(settings)?;
+    let problem = TestBed::new(settings)?;
     let likelihood = problem.likelihood(&problem.y, settings.samples, NOISE)?;
-    let task = Task::new(problem.prior.clone(), Arc::new(likelihood))?;
+    let task = Problem::new(problem.prior.clone(), Arc::new(likelihood))?;
     let mut methods: Vec<(&str, Arc<dyn Method>)> =
         vec![(EXACT, Arc::new(tweedie_table(&problem.prior, 1)?))];
     for entry in METHODS {

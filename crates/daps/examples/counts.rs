@@ -1,0 +1,68 @@
+//! Counts instead of Gaussian noise: deblurring of the bundled faces from few photons, with the right noise model and with a wrong one.
+//!
+//! `cargo run --release -p daps --example counts` prints a table. The wrong model is Gaussian with one standard deviation for all
+//! pixels, the best of its kind: the RMS of the counts' own noise.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use daps::core::candle::{DType, Device, Tensor};
+use daps::core::real::to_f64;
+use daps::core::{
+    Address, Gaussian, Likelihood, Model, Noise, NoiseModel, Poisson, Problem, Purpose, Row, Space,
+};
+use daps::methods::Preset;
+use daps::{Run, bundled, load, operators, prior};
+
+const PEAK: f64 = 30.0;
+const CHAINS: usize = 8;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = prior::build(&mut prior::named("faces")?, &[], Path::new(""))?.model;
+    let Model::Denoiser(faces) = &model else { return Err("faces is a denoiser".into()) };
+    let &[c, h, w] = faces.shape() else { return Err("faces are images".into()) };
+    let n = bundled::FACES.len();
+    let mut values = Vec::new();
+    for face in bundled::FACES {
+        values.extend(load::decode(Path::new(face.name), face.bytes, &[c, h, w], true)?.0);
+    }
+    let truth = Tensor::from_vec(values, (n, c, h, w), &Device::Cpu)?;
+    let operator = operators::build("gaussian_blur", &Default::default(), &[c, h, w], 0)?;
+
+    let rows = (0..n as u64).map(|measurement| Row { measurement, chain: 0 }).collect();
+    let (noise, space) = (NoiseModel::Poisson { peak: PEAK, background: 0.0 }, Space::of_shape(&[c, h, w]));
+    let at = Address::new(0, Purpose::Measurement, 0);
+    let counts = noise.measure(&*operator, &truth, &space, &Noise::new(0, rows), at)?.to_dtype(DType::F32)?;
+    let right: Arc<dyn Likelihood> = Arc::new(Poisson::new(operator.clone(), &counts, PEAK, 0.0)?);
+
+    // The same counts as brightness, whose noise has the variance λ (2/peak)².
+    let mean = to_f64(&counts)?.iter().sum::<f64>() / counts.elem_count() as f64;
+    let (level, brightness) = (2.0 / PEAK * mean.sqrt(), (&counts * (2.0 / PEAK))?.affine(1.0, -1.0)?);
+    let wrong: Arc<dyn Likelihood> = Arc::new(Gaussian::new(operator, brightness, level)?);
+
+    println!(
+        "| model | discrepancy of the counts | PSNR of a sample | PSNR of the mean of {CHAINS} | diversity | truth between the samples ({:.2} for exact ones) |",
+        (CHAINS - 1) as f64 / (CHAINS + 1) as f64
+    );
+    println!("|---|---|---|---|---|---|");
+    let chains: Vec<usize> = (0..n * CHAINS).map(|k| k / CHAINS).collect();
+    let judge = right.select(&chains)?;
+    for (name, likelihood) in [("Poisson", right), (&*format!("Gaussian, {level:.3}"), wrong)] {
+        let run = Run::of(Problem::of(model.clone(), likelihood)?).method(Preset::Best).chains(CHAINS);
+        let posterior = run.truth(truth.clone()).sample(&mut ())?;
+        let samples = posterior.samples.flatten(0, 1)?;
+        let fit = judge.discrepancy(&samples)?.iter().map(|d| d.value).sum::<f64>() / chains.len() as f64;
+        let found = &posterior.summary.measurements;
+        let over = |f: &dyn Fn(&daps::Measurement) -> Option<f64>| {
+            found.iter().filter_map(f).sum::<f64>() / found.len() as f64
+        };
+        println!(
+            "| {name} | {fit:.3} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            posterior.summary.psnr.unwrap_or(f64::NAN),
+            over(&|m| m.mean_psnr),
+            over(&|m| m.apart) / over(&|m| m.away),
+            over(&|m| m.coverage),
+        );
+    }
+    Ok(())
+}
