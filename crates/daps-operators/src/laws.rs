@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use daps_core::real::{combine, pick, to_f64};
-use daps_core::{Address, Linear, Noise, Operator, Purpose, Spectral};
+use daps_core::{Address, Differentiable, Linear, Noise, Operator, Purpose, Spectral};
 
 /// A law that does not hold.
 #[derive(Debug, thiserror::Error)]
@@ -431,7 +431,7 @@ fn same_bits(a: &Tensor, b: &Tensor) -> Result<bool, Violation> {
 
 /// The norm bound of every row, in bits.
 fn bounds(operator: &dyn Operator, rows: usize) -> Vec<u64> {
-    let bound = operator.as_differentiable().and_then(|map| map.lipschitz_squared());
+    let bound = operator.as_differentiable().and_then(Differentiable::lipschitz_squared);
     let Some(bound) = bound else { return vec![] };
     (0..rows).map(|row| pick(&bound, row).to_bits()).collect()
 }

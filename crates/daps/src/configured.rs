@@ -8,6 +8,7 @@ use daps_core::{Model, Problem};
 use crate::config::RunConfig;
 use crate::inputs::{by_content, prior_by_content};
 use crate::measure::{Truths, measure, measured};
+use crate::parts::Parts;
 use crate::prior::Built;
 use crate::run::{About, Run, check_chains};
 use crate::{Result, files, prior};
@@ -93,9 +94,9 @@ impl Run {
         };
         let problem = Problem::of(model, likelihood)?;
         let parts = Self::of(problem).method(method).chains(config.samples).batch(config.batch);
-        let parts = measured.names.into_iter().fold(parts.seed(config.seed), |parts, name| parts.named(name));
-        let parts = measured.truth.into_iter().fold(parts, |parts, truth| parts.truth(truth));
-        let parts = analytic.into_iter().fold(parts, |parts, prior| parts.analytic(prior));
+        let parts = measured.names.into_iter().fold(parts.seed(config.seed), Parts::named);
+        let parts = measured.truth.into_iter().fold(parts, Parts::truth);
+        let parts = analytic.into_iter().fold(parts, Parts::analytic);
         let about = About { config: Some(config), ..about };
         parts.configured(measured.numbers, about).build()
     }

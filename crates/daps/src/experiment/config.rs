@@ -169,7 +169,7 @@ impl ExperimentTask {
     /// Whether several images fit a measurement equally.
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
-        let operator = daps_operators::entry(&self.operator).and_then(|entry| entry.small());
+        let operator = daps_operators::entry(&self.operator).and_then(daps_operators::Entry::small);
         operator.is_ok_and(|operator| operator.is_ambiguous())
     }
 }

@@ -190,7 +190,7 @@ impl Experiment {
             let fixed = |settings: &Table, operator: &str| {
                 let resolved =
                     facts(operator).map(|facts| registry::resolve_by(&method.name, settings, &facts));
-                let mut fixed = resolved.ok().and_then(|resolved| resolved.ok()).unwrap_or_default();
+                let mut fixed = resolved.ok().and_then(std::result::Result::ok).unwrap_or_default();
                 parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
                 fixed
             };
