@@ -59,6 +59,18 @@ impl CountRate {
         }
     }
 
+    /// ln λ at a = A(x), and d ln λ/da: finite where λ itself is too small for a number.
+    #[must_use]
+    pub fn log_at(&self, a: f64) -> (f64, f64) {
+        let (half, floor) = (0.5 * self.gain, self.floor());
+        let rate = half * (a + 1.0) + self.background;
+        if rate >= floor {
+            (rate.ln(), half / rate)
+        } else {
+            (floor.ln() + (rate - floor) / floor, half / floor)
+        }
+    }
+
     /// Counts drawn for A(x); each row has a stream of its own.
     pub fn draw(&self, seen: &Tensor, noise: &Noise, at: Address) -> Result<Tensor> {
         self.check()?;
@@ -160,18 +172,14 @@ impl Poisson {
     /// log p(y | x) less that of the rate that fits every count: 0 at best. Per row and factor.
     fn log_prob_of(&self, seen: &Tensor, factors: usize) -> Result<Vec<f64>> {
         self.sum(seen, factors, |a, y| {
-            let rate = self.rate.at(a).0;
-            let log = if y > 0.0 { y * (rate / y).ln() } else { 0.0 };
-            log - rate + y
+            let log = if y > 0.0 { y * (self.rate.log_at(a).0 - y.ln()) } else { 0.0 };
+            log - self.rate.at(a).0 + y
         })
     }
 
     /// d log p/dA(x).
     fn slope(&self, seen: &Tensor) -> Result<Tensor> {
-        self.each(seen, |a, y| {
-            let (rate, slope) = self.rate.at(a);
-            (y / rate - 1.0) * slope
-        })
+        self.each(seen, |a, y| y * self.rate.log_at(a).1 - self.rate.at(a).1)
     }
 
     fn differentiable(&self) -> Result<&dyn Differentiable> {
@@ -231,7 +239,7 @@ impl Likelihood for Poisson {
         let count = sum(&|_, _| 1.0)?;
         let pearson = sum(&|a, y| {
             let rate = self.rate.at(a).0;
-            (y - rate).powi(2) / rate
+            if y > 0.0 { (y - rate).powi(2) / rate } else { rate }
         })?;
         let variance = sum(&|a, _| 2.0 + 1.0 / self.rate.at(a).0)?;
         let square = sum(&|a, y| (y - self.rate.at(a).0).powi(2))?;
@@ -282,10 +290,7 @@ impl Smooth for Poisson {
     /// The norm of JᵀWJ at x, W Fisher's information of the counts there.
     fn curvature_at(&self, x: &Tensor) -> Result<Vec<f64>> {
         let seen = self.operator.apply(x)?;
-        let information = self.each(&seen, |a, _| {
-            let (rate, slope) = self.rate.at(a);
-            slope * slope / rate
-        })?;
+        let information = self.each(&seen, |a, _| self.rate.at(a).1 * self.rate.log_at(a).1)?;
         let weigh: &Weigh = &|change| scale_each(change, &information);
         curvature::gauss_newton(self.differentiable()?, x, &seen, weigh, self.curvature())
     }

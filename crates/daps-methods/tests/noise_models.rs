@@ -132,7 +132,14 @@ fn the_gradient_of_counts_is_their_slope_and_value_and_slope_are_continuous() {
     let floor = -1.0 + 2.0 * 0.01;
     let ((below, slope_below), (above, slope_above)) = (rate.at(floor - 1e-9), rate.at(floor + 1e-9));
     assert!((below - above).abs() < 1e-6 && (slope_below - slope_above).abs() < 1e-5);
-    assert!(rate.at(-50.0).0 >= 0.0 && rate.at(-1.3).0 > 0.0);
+    assert!(rate.at(-1.3).0 > 0.0);
+    // So far below black that the rate is no number any more, counts still pull back, and nothing is NaN.
+    let dark = of(&[-50.0; 6]);
+    let pulled = to_f64(&likelihood.gradient(&dark).unwrap()).unwrap();
+    assert!(pulled.iter().zip(y).all(|(g, y)| g.is_finite() && (*g > 0.0) == (y > 0.0)), "{pulled:?}");
+    assert!(likelihood.log_prob(&dark).unwrap()[0].is_finite());
+    assert!(likelihood.curvature_at(&dark).unwrap()[0].is_finite());
+    assert!(!likelihood.discrepancy(&dark).unwrap()[0].value.is_nan());
     // The bound holds for what power iteration finds.
     let (bound, found) = (likelihood.curvature().unwrap(), likelihood.curvature_at(&of(&x)).unwrap());
     assert!(found[0] <= bound[0] && found[0] > 0.0, "{found:?}, {bound:?}");

@@ -241,7 +241,7 @@ pub enum Axis {
 pub enum By {
     /// One line a task, methods along it.
     #[default]
-    Problem,
+    Task,
     /// One line a method, tasks along it.
     Method,
 }

@@ -51,7 +51,7 @@ fn averages(groups: &Groups, plot: &PlotConfig) -> Vec<(String, Lines)> {
             Series { name: name.replace('_', " "), color: 0, dashed: false, points }
         };
         let series: Vec<Series> = match plot.by {
-            By::Problem => config
+            By::Task => config
                 .tasks()
                 .map(|t| series(&t.label, config.methods.iter().filter_map(|m| point(t, m)).collect()))
                 .collect(),
