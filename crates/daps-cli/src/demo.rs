@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use daps::demo::{DISCRETE, Demo, FACES, Row};
+use daps::methods::Preset;
 use daps::report::number;
-use toml::{Table, Value};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         What::Discrete => (&DISCRETE, "daps-demo-discrete", "best"),
     };
     let preset = args.preset.as_deref().unwrap_or(preset);
-    let method = Table::from_iter([("preset".to_owned(), Value::from(preset))]);
+    let method = Preset::named(preset)?.into();
     let out = args.out.clone().unwrap_or_else(|| free_name(out));
     let demo = Demo {
         subject,

@@ -127,7 +127,7 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
         say(&format!("  default settings:\n{}", indent(&toml::to_string(&(k.default)())?)));
     }
     if let Some(m) = METHODS.iter().find(|m| m.name == name) {
-        let info = (m.build)(&m.example.parse()?, &Facts::of_task("super_resolution")?)?.info();
+        let info = m.example()?.build(&Facts::of_task("super_resolution")?)?.info();
         heading("method", info.summary);
         say(&format!("  paper: {}\n  example:\n{}", info.paper, indent(m.example.trim())));
         for p in m.parameters {

@@ -6,6 +6,7 @@ use anyhow::bail;
 use daps::core::NoiseModel;
 use daps::experiment::Tuned;
 use daps::methods::kernel::KERNELS;
+use daps::methods::{DapsSettings, MethodConfig, PartialKernel, Preset};
 use daps::operators::{FileParameter, entry};
 use daps::{RunConfig, TaskConfig, bundled, prior, task};
 use toml::{Table, Value};
@@ -225,7 +226,7 @@ impl Args {
         (is_blur && !is_name && (path.extension().is_some() || path.is_file())).then_some(path)
     }
 
-    fn method(&self, operator: &str, discrete: bool, kernel: Option<&str>) -> anyhow::Result<Table> {
+    fn method(&self, operator: &str, discrete: bool, kernel: Option<&str>) -> anyhow::Result<MethodConfig> {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
             if self.method.is_some() || self.budget.is_some() || kernel.is_some() {
                 bail!(
@@ -234,20 +235,24 @@ impl Args {
             }
             return Ok(Tuned::read(Path::new(file))?.method(operator)?);
         }
-        let mut table = Table::new();
-        let given =
-            [("preset", self.preset.as_deref()), ("budget", self.budget.as_deref()), ("kernel", kernel)];
-        for (key, value) in given {
-            if let Some(value) = value {
-                table.insert(key.into(), value.into());
+        let settings = DapsSettings {
+            preset: self.preset.as_deref().map(Preset::named).transpose()?,
+            budget: self.budget.clone(),
+            kernel: kernel.map(PartialKernel::named),
+            ..DapsSettings::default()
+        };
+        Ok(match self.method.as_deref().unwrap_or(task::default_method(discrete)) {
+            "daps" => MethodConfig::Daps(DapsSettings {
+                preset: settings.preset.or(Some(Preset::Best)),
+                ..settings
+            }),
+            "discrete_daps" => MethodConfig::Unnamed(settings).over(true)?,
+            other if settings == DapsSettings::default() => MethodConfig::named(other)?,
+            other => {
+                MethodConfig::named(other)?;
+                bail!("{other} has no presets, budgets or kernels; leave out --preset, --budget and --kernel")
             }
-        }
-        let name = self.method.as_deref().unwrap_or(task::default_method(discrete));
-        if name == "daps" {
-            table.entry("preset").or_insert("best".into());
-        }
-        table.insert("name".into(), name.into());
-        Ok(table)
+        })
     }
 
     /// `--out`, or a name that is free.

@@ -8,11 +8,10 @@ use daps_core::{
     ScheduleRule, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
 
-use crate::Facts;
 use crate::kernel::KernelConfig;
-use crate::settings::{read, text, to_table, to_value, void_budget};
+use crate::settings::{Partial, PartialKernel, to_table, void_budget};
+use crate::{Facts, Preset};
 
 /// All settings of a DAPS run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,68 +34,61 @@ static INFO: MethodInfo = MethodInfo {
     paper: "Zhang et al., Improving Diffusion Inverse Problem Solving with Decoupled Noise Annealing, CVPR 2025",
 };
 
-impl Daps {
-    /// DAPS from a preset, or from schedule, estimate and kernel spelled out. With a preset, `budget` and `kernel` choose
-    /// among its settings, and `schedule`, `estimate`, `beta` or the settings in a kernel's table replace a part of it; a
-    /// kernel's table without a kind changes the preset's own.
-    pub(crate) fn from_table(table: &Table, facts: &Facts) -> Result<Self> {
-        let mut table = table.clone();
-        let preset = text("daps", &mut table, "preset")?;
-        let budget = text("daps", &mut table, "budget")?;
-        let (kind, kernel) = kernel_of(&mut table)?;
-        let (schedule, estimate) = (table.contains_key("schedule"), table.contains_key("estimate"));
-        let mut complete = match preset {
-            None if schedule && estimate => {
+/// What a file says of DAPS.
+pub type DapsSettings = Partial<Estimate>;
+
+impl DapsSettings {
+    /// The settings for a measurement: those of a preset, or schedule, estimate and kernel spelled out. With a preset, `budget`
+    /// and `kernel` choose among its settings, and `schedule`, `estimate`, `beta` or the settings of a kernel replace a part of it;
+    /// the settings of a kernel without a kind change the preset's own.
+    pub fn complete(&self, facts: &Facts) -> Result<Daps> {
+        let kernel = self.kernel.clone().unwrap_or_default();
+        let (budget, kind) = (self.budget.as_deref(), kernel.kind.as_deref());
+        let daps = match (self.preset, &self.schedule, &self.estimate) {
+            (None, Some(schedule), Some(estimate)) => {
                 if budget.is_some() {
                     return Err(Error::invalid("daps.budget", "a preset beside it", "none"));
                 }
-                let mut base = Table::new();
-                match kind {
-                    Some(kind) => _ = base.insert("kernel".into(), to_value(&KernelConfig::named(&kind)?)?),
-                    None if kernel.is_empty() => {}
-                    None => return Err(Error::invalid("daps.kernel", "a kind beside its settings", "none")),
-                }
-                base
+                let Some(kind) = kind else {
+                    let what = if self.kernel.is_some() { "a kind beside its settings" } else { "a kernel" };
+                    return Err(Error::invalid("daps.kernel", what, "none"));
+                };
+                let base = KernelConfig::named(kind)?;
+                let (schedule, estimate) = (schedule.clone(), estimate.clone());
+                Daps { beta: self.beta, schedule, estimate, kernel: kernel.over(base)? }
             }
-            preset => {
-                let preset = crate::Preset::named(preset.as_deref().unwrap_or("paper"))?;
+            (preset, schedule, estimate) => {
+                let preset = preset.unwrap_or(Preset::Paper);
                 // The budgets of the paper count the ODE's steps too, which an estimate holds.
-                if budget.is_some() && schedule && (estimate || preset.is_ours()) {
+                if budget.is_some() && schedule.is_some() && (estimate.is_some() || preset.is_ours()) {
                     return Err(void_budget("daps"));
                 }
-                to_table(&preset.settings_by(facts, budget.as_deref(), kind.as_deref())?)?
+                let base = preset.settings_by(facts, budget, kind)?;
+                Daps {
+                    beta: self.beta.or(base.beta),
+                    schedule: schedule.clone().unwrap_or(base.schedule),
+                    estimate: estimate.clone().unwrap_or(base.estimate),
+                    kernel: kernel.over(base.kernel)?,
+                }
             }
         };
-        complete.extend(table);
-        if let Some(Value::Table(base)) = complete.get_mut("kernel") {
-            replace_parts(base, kernel);
-        }
-        let daps: Self = read("daps", &complete)?;
         daps.check_settings()?;
         Ok(daps)
     }
 }
 
-/// The kind of a kernel that is given by its name or as a table, and the table's other settings. What a preset chooses by the
-/// kind is the same either way.
-fn kernel_of(table: &mut Table) -> Result<(Option<String>, Table)> {
-    let mut settings = match table.remove("kernel") {
-        None => return Ok((None, Table::new())),
-        Some(Value::String(kind)) => return Ok((Some(kind), Table::new())),
-        Some(Value::Table(settings)) => settings,
-        Some(other) => return Err(Error::invalid("daps.kernel", "a name in quotes or a table", other)),
-    };
-    Ok((text("daps.kernel", &mut settings, "kind")?, settings))
-}
+impl TryFrom<&Daps> for DapsSettings {
+    type Error = Error;
 
-/// Puts settings over others of the same kernel. A step size that names its rule replaces the other one; without a rule it
-/// changes the numbers that it names.
-fn replace_parts(base: &mut Table, parts: Table) {
-    for (key, part) in parts {
-        match (base.get_mut(&key), part) {
-            (Some(Value::Table(base)), Value::Table(part)) if !part.contains_key("rule") => base.extend(part),
-            (_, part) => _ = base.insert(key, part),
-        }
+    /// The same settings, all of them given.
+    fn try_from(daps: &Daps) -> Result<Self> {
+        Ok(Self {
+            beta: daps.beta,
+            schedule: Some(daps.schedule.clone()),
+            estimate: Some(daps.estimate.clone()),
+            kernel: Some(PartialKernel::of(&daps.kernel)?),
+            ..Self::default()
+        })
     }
 }
 

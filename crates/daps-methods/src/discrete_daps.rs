@@ -11,10 +11,10 @@ use daps_core::{
     TokenEstimate, Tokens, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
 
+use crate::Preset;
 use crate::kernel::{Exact, Flips, KernelConfig, check_groups};
-use crate::settings::{read, text, to_table, to_value, void_budget};
+use crate::settings::{Partial, PartialKernel, void_budget};
 
 /// All settings of a discrete DAPS run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,32 +38,55 @@ impl Default for DiscreteDaps {
     }
 }
 
-impl DiscreteDaps {
-    /// Discrete DAPS from a preset, parts of which the table may replace; `budget` is a number of levels.
-    pub(crate) fn from_table(table: &Table) -> Result<Self> {
-        let (mut table, name) = (table.clone(), INFO.name);
-        let preset = text(name, &mut table, "preset")?;
-        let budget = text(name, &mut table, "budget")?;
-        let mut base = Self::preset(preset.as_deref().unwrap_or("best"))?;
-        if budget.is_some() && table.contains_key("schedule") {
+/// What a file says of discrete DAPS.
+pub type DiscreteSettings = Partial<TokenEstimate>;
+
+impl DiscreteSettings {
+    /// The settings of a preset, parts of which are replaced; `budget` is a number of levels.
+    pub fn complete(&self) -> Result<DiscreteDaps> {
+        let name = INFO.name;
+        if self.budget.is_some() && self.schedule.is_some() {
             return Err(void_budget(name));
         }
-        if let Some(levels) = budget {
-            let wrong = || Error::invalid(format!("{name}.budget"), "a number of levels from 2", &levels);
+        if let Some(beta) = self.beta {
+            return Err(Error::invalid(
+                format!("{name}.beta"),
+                "none: tokens have no such noise level",
+                beta,
+            ));
+        }
+        let mut base = DiscreteDaps::preset(self.preset.unwrap_or(Preset::Best))?;
+        if let Some(levels) = &self.budget {
+            let wrong = || Error::invalid(format!("{name}.budget"), "a number of levels from 2", levels);
             base = base.with_levels(levels.parse().ok().filter(|n| *n > 1).ok_or_else(wrong)?);
         }
-        if let Some(Value::String(_)) = table.get("kernel")
-            && let Some(kernel) = text(name, &mut table, "kernel")?
-        {
-            table.insert("kernel".into(), to_value(&KernelConfig::named(&kernel)?)?);
-        }
-        let mut complete = to_table(&base)?;
-        complete.extend(table);
-        let settings: Self = read(name, &complete)?;
+        let kernel = self.kernel.clone().unwrap_or_default();
+        let own = kernel.kind.as_deref().map_or(Ok(base.kernel), KernelConfig::named)?;
+        let settings = DiscreteDaps {
+            schedule: self.schedule.clone().unwrap_or(base.schedule),
+            estimate: self.estimate.unwrap_or(base.estimate),
+            kernel: kernel.over(own)?,
+        };
         settings.check_settings()?;
         Ok(settings)
     }
+}
 
+impl TryFrom<&DiscreteDaps> for DiscreteSettings {
+    type Error = Error;
+
+    /// The same settings, all of them given.
+    fn try_from(daps: &DiscreteDaps) -> Result<Self> {
+        Ok(Self {
+            schedule: Some(daps.schedule.clone()),
+            estimate: Some(daps.estimate),
+            kernel: Some(PartialKernel::of(&daps.kernel)?),
+            ..Self::default()
+        })
+    }
+}
+
+impl DiscreteDaps {
     /// Algorithm 3: the Hamming law around the end of a reverse chain, Metropolis over single flips. The last level is so low
     /// that the Hamming law's stray tokens, a share (1 - e^-σ)(1 - 1/S) of those that are not measured, are none.
     #[must_use]
@@ -85,12 +108,14 @@ impl DiscreteDaps {
     }
 
     /// The settings of a preset: ours with 100 or 50 levels, or the paper's.
-    pub fn preset(name: &str) -> Result<Self> {
-        match name {
-            "best" => Ok(Self::default()),
-            "fast" => Ok(Self::default().with_levels(50)),
-            "paper" => Ok(Self::paper()),
-            _ => Err(Error::unknown("preset of discrete_daps", name, ["paper", "fast", "best"])),
+    pub fn preset(preset: Preset) -> Result<Self> {
+        match preset {
+            Preset::Best => Ok(Self::default()),
+            Preset::Fast => Ok(Self::default().with_levels(50)),
+            Preset::Paper => Ok(Self::paper()),
+            Preset::Legacy | Preset::Official => {
+                Err(Error::unknown("preset of discrete_daps", preset.name(), ["paper", "fast", "best"]))
+            }
         }
     }
 }

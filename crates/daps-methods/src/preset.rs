@@ -13,7 +13,7 @@ use crate::tuned::{Facts, LINEAR_BUDGET, NONLINEAR_BUDGET};
 
 /// Whose numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(try_from = "String", into = "String")]
 pub enum Preset {
     /// The paper's text and table; its step falls linearly in the level's index, which made the paper's numbers, and not in σ,
     /// which its text can be read as.
@@ -165,6 +165,18 @@ impl Preset {
             .ok_or_else(|| Error::unknown("preset", name, PRESETS.iter().map(|p| p.name)))
     }
 
+    /// Its name in configurations.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Legacy => "legacy",
+            Self::Official => "official",
+            Self::Fast => "fast",
+            Self::Best => "best",
+        }
+    }
+
     /// Whether it is one of ours, not a reproduction.
     #[must_use]
     pub fn is_ours(self) -> bool {
@@ -274,6 +286,20 @@ impl Preset {
     }
 }
 
+impl TryFrom<String> for Preset {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        Self::named(&name)
+    }
+}
+
+impl From<Preset> for String {
+    fn from(preset: Preset) -> Self {
+        preset.name().to_owned()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +314,7 @@ mod tests {
     fn every_preset_task_budget_and_kernel_builds() {
         for info in PRESETS {
             assert_eq!(Preset::named(info.name).unwrap(), info.preset);
+            assert_eq!(info.preset.name(), info.name);
             if info.preset.is_ours() {
                 continue;
             }

@@ -11,7 +11,7 @@ use daps_core::{
     Purpose, Rate, Result, ReverseChain, ScheduleRule, Step, TokenEstimate,
 };
 use daps_methods::kernel::{Exact, Flips, KernelConfig};
-use daps_methods::{BestOfN, DiscreteDaps, SvddPm};
+use daps_methods::{BestOfN, DiscreteDaps, Facts, MethodConfig, SvddPm};
 use daps_operators::{Gate, Inpainting, Pairs};
 use daps_priors::Listed;
 use tables::{Law, floor, law_of, total_variation};
@@ -269,7 +269,7 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
 
     let task =
         Problem::discrete(Arc::new(prior(Rate::Uniform, 2)), Arc::new(likelihood("xor", 2, 1, 1.0))).unwrap();
-    let dps = daps_methods::registry::build("ddnm", &Default::default(), &*task.likelihood).unwrap();
+    let dps = MethodConfig::named("ddnm").unwrap().build(&Facts::of(&*task.likelihood)).unwrap();
     assert_eq!(
         dps.check(&task).unwrap_err().to_string(),
         "ddnm needs a denoiser; a prior over tokens has none"
@@ -278,9 +278,7 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
     let langevin = toml::to_string(&KernelConfig::named("langevin").unwrap()).unwrap();
     let settings =
         format!("[kernel]\n{}", langevin.replace("[step_size]", "[kernel.step_size]")).parse().unwrap();
-    let message = daps_methods::registry::build("discrete_daps", &settings, &*task.likelihood)
-        .err()
-        .unwrap()
-        .to_string();
+    let settings = MethodConfig::new("discrete_daps", settings).unwrap();
+    let message = settings.build(&Facts::of(&*task.likelihood)).err().unwrap().to_string();
     assert!(message.starts_with("discrete_daps.kernel: expected flips or exact, got langevin"), "{message}");
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use daps_core::NoiseModel;
+use daps_methods::MethodConfig;
 use daps_priors::PriorConfig;
 use serde::{Deserialize, Serialize};
 use toml::Table;
@@ -31,7 +32,7 @@ pub struct RunConfig {
     pub prior: PriorConfig,
     /// The method: `name` and its settings; absent: DAPS with the paper's preset, or discrete DAPS for a prior over tokens.
     #[serde(default)]
-    pub method: Table,
+    pub method: MethodConfig,
 }
 
 /// What was measured, and how.
@@ -95,7 +96,7 @@ impl TaskConfig {
 impl RunConfig {
     /// A run with everything else as where nothing is said.
     #[must_use]
-    pub fn new(task: TaskConfig, prior: PriorConfig, method: Table) -> Self {
+    pub fn new(task: TaskConfig, prior: PriorConfig, method: MethodConfig) -> Self {
         Self {
             version: None,
             seed: 0,
@@ -152,16 +153,6 @@ impl RunConfig {
         Ok(self.prior.settle(base)?)
     }
 
-    /// The method's name and its settings; what is not said depends on whether the prior is one over tokens.
-    pub fn method(&self, discrete: bool) -> Result<(String, Table)> {
-        let mut settings = self.method.clone();
-        match settings.remove("name") {
-            None => Ok((task::default_method(discrete).into(), settings)),
-            Some(toml::Value::String(name)) => Ok((name, settings)),
-            Some(other) => Err(Error::Config(format!("method.name: expected a name in quotes, got {other}"))),
-        }
-    }
-
     /// The resolved configuration as TOML, as it is kept in a run directory.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|e| Error::Config(format!("configuration: {e}")))
@@ -199,11 +190,11 @@ mod tests {
         let config = RunConfig::parse(SMALL).unwrap();
         let mut task = TaskConfig::new("hdr");
         task.shape = vec![4];
-        assert_eq!(RunConfig::new(task, config.prior.clone(), Table::new()), config);
+        assert_eq!(RunConfig::new(task, config.prior.clone(), MethodConfig::default()), config);
         assert_eq!((config.samples, &config.task.noise), (16, &NoiseModel::Level(0.05)));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
-        assert_eq!(config.method(false).unwrap().0, "daps");
-        assert_eq!(config.method(true).unwrap().0, "discrete_daps");
+        assert_eq!(config.method.clone().over(false).unwrap().name(), Some("daps"));
+        assert_eq!(config.method.over(true).unwrap().name(), Some("discrete_daps"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use candle_core::DType;
 use daps_core::{Model, Problem};
+use daps_methods::Facts;
 
 use crate::config::RunConfig;
 use crate::inputs::{by_content, prior_by_content};
@@ -21,8 +22,7 @@ impl Run {
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let source = prior::open(&config.prior, base)?;
-        let (method, settings) = config.method(source.is_discrete())?;
-        daps_methods::registry::check(&method, &settings)?;
+        config.method.clone().over(source.is_discrete())?.check()?;
         daps_operators::registry::entry(&config.task.operator)?;
         let prior = source.build(&config.task.shape)?;
         config.prior.complete(&prior);
@@ -40,7 +40,7 @@ impl Run {
         let prior_title = prior.title();
         let Built { model, analytic, mut notes, about, .. } = prior;
         let space = model.space();
-        let (method_name, settings) = config.method(space.symbols().is_some())?;
+        let method = config.method.clone().over(space.symbols().is_some())?;
         let entry = daps_operators::registry::entry(&name)?;
         let mut options = match space.symbols() {
             Some(_) => (entry.over_tokens)(),
@@ -77,9 +77,8 @@ impl Run {
         let likelihood = noise.likelihood(operator, &y, &space, dtype)?;
         let noise = noise.to_string();
         // Presets ask the likelihood.
-        let method = daps_methods::registry::build(&method_name, &settings, &*likelihood)?;
-        config.method = daps_methods::registry::resolve(&method_name, &settings, &*likelihood)?;
-        config.method.insert("name".into(), method_name.into());
+        config.method = method.resolved(&Facts::of(&*likelihood))?;
+        let method = config.method.build(&Facts::of(&*likelihood))?;
         let options = by_content(&config.task.options)?;
         let prior = prior_by_content(&config.prior)?.to_table()?;
         let inputs = files::sha256(format!("{options}\n{prior}\n{about}\n"));

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use daps_core::real::batched;
+use daps_methods::MethodConfig;
 use image::RgbImage;
 use image::imageops::FilterType;
-use toml::Table;
 
 use crate::canvas::{self, Canvas};
 use crate::event::Shown;
@@ -52,8 +52,8 @@ pub struct Demo {
     pub out: PathBuf,
     /// The prior: a bundled name or a file.
     pub prior: String,
-    /// The `[method]` table.
-    pub method: Table,
+    /// The method.
+    pub method: MethodConfig,
     /// Chains per task.
     pub samples: usize,
     /// Seed of everything that is random.

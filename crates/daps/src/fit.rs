@@ -40,14 +40,13 @@ pub fn matrix() -> Result<Vec<Fit>> {
     }
     let mut all = Vec::with_capacity(METHODS.len());
     for entry in METHODS {
-        let settings =
-            entry.example.parse().map_err(|e| crate::Error::Config(format!("{}: {e}", entry.name)))?;
+        let settings = entry.example()?;
         let mut refusals = Vec::with_capacity(tasks.len());
         for of_operator in &tasks {
             // One task that is accepted will do; else the first refusal says why.
             let mut answers = Vec::with_capacity(of_operator.len());
             for task in of_operator {
-                let method = (entry.build)(&settings, &Facts::of(&*task.likelihood))?;
+                let method = settings.build(&Facts::of(&*task.likelihood))?;
                 answers.push(method.check(task).err().map(|e| e.to_string()));
             }
             refusals.push(if answers.contains(&None) { None } else { answers.swap_remove(0) });

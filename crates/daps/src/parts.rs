@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use daps_core::real::{check_finite, check_rows};
 use daps_core::{Method, Model, Problem};
-use daps_methods::{Daps, Preset};
+use daps_methods::{Daps, DiscreteDaps, Preset};
 use daps_priors::Analytic;
 
 use crate::event::RunObserver;
@@ -153,9 +153,8 @@ impl Parts {
         check_chains(chains, n)?;
         let method = match method {
             Chosen::Method(method) => method,
-            Chosen::Preset(_) if space.symbols().is_some() => {
-                let name = task::default_method(true);
-                daps_methods::registry::build(name, &toml::Table::new(), &*problem.likelihood)?
+            Chosen::Preset(preset) if space.symbols().is_some() => {
+                Arc::new(DiscreteDaps::preset(preset)?) as Arc<dyn Method>
             }
             Chosen::Preset(preset) => {
                 Arc::new(preset.settings(&*problem.likelihood, None, None)?) as Arc<dyn Method>

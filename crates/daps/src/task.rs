@@ -82,10 +82,14 @@ mod tests {
     fn our_presets_draw_exactly_where_the_operator_is_linear() {
         for entry in daps_operators::registry::OPERATORS {
             let linear = entry.small().unwrap().as_linear().is_some();
-            let settings = "preset = 'fast'".parse().unwrap();
             let facts = crate::fit::facts(entry.name).unwrap();
-            let resolved = daps_methods::registry::resolve_by("daps", &settings, &facts).unwrap();
-            assert_eq!(resolved["kernel"]["kind"].as_str() == Some("exact"), linear, "{}", entry.name);
+            let daps = daps_methods::Preset::Fast.settings_by(&facts, None, None).unwrap();
+            assert_eq!(
+                matches!(daps.kernel, daps_methods::kernel::KernelConfig::Exact(_)),
+                linear,
+                "{}",
+                entry.name
+            );
         }
     }
 }

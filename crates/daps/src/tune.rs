@@ -16,9 +16,8 @@ use serde::Serialize;
 use crate::experiment::{
     Block, Cell, Experiment, ExperimentConfig, ExperimentTask, MethodEntry, Pair, Store,
 };
-use crate::fit::facts;
 use crate::progress::Progress;
-use crate::tuned::Tuned;
+use crate::tuned::{Tuned, resolved};
 use crate::{Error, Result, files};
 
 /// How trials are given images.
@@ -181,9 +180,7 @@ impl Search {
         let is_setting = |p: &&Parameter| {
             let mut settings = method.settings.clone();
             p.set(&mut settings, p.default);
-            let fits = |operator: &str| {
-                registry::resolve_by(&method.name, &settings, &facts(operator)?).map_err(Error::from)
-            };
+            let fits = |operator: &str| resolved(&method.name, &settings, operator);
             config.tasks().all(|t| fits(&t.operator).is_ok())
         };
         let parameters: Vec<Parameter> =
@@ -277,8 +274,7 @@ impl Search {
         };
         let (trials, metric, images) = (config.methods.len(), self.metric.name(), experiment.images());
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
-            let settings =
-                registry::resolve_by(name, &config.methods[found.trial].settings, &facts(&task.operator)?)?;
+            let settings = resolved(name, &config.methods[found.trial].settings, &task.operator)?;
             tuned.tasks.insert(task.operator.clone(), settings);
             let how = format!(
                 "the best of {trials} trials by {metric} on {images} images with {} each, seed {}, {}; prior: {}",

@@ -3,10 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use daps_methods::MethodConfig;
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use toml::Table;
 
+use crate::fit::facts;
 use crate::{Error, Result, files};
+
+/// The settings of a method on an operator with every default and preset spelled out, as a file has them.
+pub(crate) fn resolved(method: &str, settings: &Table, operator: &str) -> Result<Table> {
+    let mut table = MethodConfig::new(method, settings.clone())?.resolved(&facts(operator)?)?.to_table()?;
+    table.remove("name");
+    Ok(table)
+}
 
 /// Settings by task, as `daps tune` writes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,14 +36,12 @@ impl Tuned {
         toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))
     }
 
-    /// The `[method]` table of a run on an operator.
-    pub fn method(&self, operator: &str) -> Result<Table> {
+    /// The method of a run on an operator.
+    pub fn method(&self, operator: &str) -> Result<MethodConfig> {
         let known = self.tasks.keys();
         let settings = self.tasks.get(operator);
-        let mut table =
-            settings.ok_or_else(|| daps_core::Error::unknown("tuned task", operator, known))?.clone();
-        table.insert("name".into(), Value::from(self.name.as_str()));
-        Ok(table)
+        let settings = settings.ok_or_else(|| daps_core::Error::unknown("tuned task", operator, known))?;
+        Ok(MethodConfig::new(&self.name, settings.clone())?)
     }
 
     /// Writes a file.

@@ -7,7 +7,6 @@ use std::time::Instant;
 use candle_core::{DType, Tensor};
 use daps_core::real::to_f64;
 use daps_core::{Event, Samples};
-use toml::Table;
 
 use super::cell::{Cell, Level};
 use super::pictures::{self, half_turned};
@@ -18,6 +17,7 @@ use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::quality::of_images;
 use crate::{Result, Run};
+use daps_methods::MethodConfig;
 
 /// How far an experiment came.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -39,7 +39,7 @@ pub(crate) struct Block<'a> {
     pub pair: &'a Pair<'a>,
     pub seed: u64,
     pub keys: Vec<String>,
-    pub settings: Table,
+    pub settings: MethodConfig,
     pub chains: usize,
 }
 

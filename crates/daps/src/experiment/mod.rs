@@ -29,9 +29,9 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-use daps_methods::registry;
+use daps_methods::{MethodConfig, registry};
 use daps_metrics::lpips::{Backbone, Lpips, Pooling};
-use toml::{Table, Value};
+use toml::Table;
 
 pub use cell::{COLUMNS, Cell, Chains, Column, Level, Number, SUCCESS};
 pub use config::{
@@ -45,12 +45,12 @@ pub use estimate::Estimate;
 pub(crate) use store::Store;
 
 use crate::config::settle;
-use crate::fit::facts;
 use crate::inputs::{by_content, prior_by_content};
 use crate::picture::is_image;
 use crate::prior::{Built, PriorConfig};
 use crate::quality::FEWEST_FOR_FID;
 pub use crate::tuned::Tuned;
+use crate::tuned::resolved;
 use crate::{Error, Result, Run, RunConfig, TaskConfig, assets, files, prior};
 use data::Images;
 
@@ -93,7 +93,7 @@ pub struct Experiment {
 pub(crate) struct Pair<'a> {
     pub method: &'a MethodEntry,
     pub task: &'a ExperimentTask,
-    settings: Table,
+    settings: MethodConfig,
     /// Whether the method was tuned, but not for this task.
     is_left_out: bool,
     /// Why the two do not fit.
@@ -188,9 +188,7 @@ impl Experiment {
             let (Some(file), Some(tuned)) = (&method.tuned, tuned) else { continue };
             let parameters = registry::entry(&method.name)?.parameters;
             let fixed = |settings: &Table, operator: &str| {
-                let resolved =
-                    facts(operator).map(|facts| registry::resolve_by(&method.name, settings, &facts));
-                let mut fixed = resolved.ok().and_then(std::result::Result::ok).unwrap_or_default();
+                let mut fixed = resolved(&method.name, settings, operator).unwrap_or_default();
                 parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
                 fixed
             };
@@ -267,8 +265,8 @@ impl Experiment {
         for task in self.config.tasks() {
             for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
                 let found = tuned.as_ref().map(|t| t.tasks.get(&task.operator));
-                let mut settings = found.flatten().unwrap_or(&method.settings).clone();
-                settings.insert("name".into(), Value::from(method.name.as_str()));
+                let settings = found.flatten().unwrap_or(&method.settings).clone();
+                let settings = MethodConfig::new(&method.name, settings)?;
                 let is_left_out = found.is_some_and(|settings| settings.is_none());
                 let mut pair = Pair { method, task, settings, is_left_out, refusal: None };
                 // A power that is missing makes an unfit pair; anything else is a mistake in the file.
@@ -383,7 +381,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tune = |name: &str, settings: &str, searched: &str| {
             let settings = format!("{settings}\n{searched}").parse().unwrap();
-            let settings = registry::resolve_by(name, &settings, &facts("hdr").unwrap());
+            let settings = resolved(name, &settings, "hdr");
             let tasks = [("hdr".to_owned(), settings.unwrap())].into();
             let tuned = Tuned { name: name.into(), found: Default::default(), tasks };
             tuned.write(&dir.path().join("tuned.toml")).unwrap();

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
+use daps_methods::MethodConfig;
 use daps_metrics::fid::frechet_distance;
 use daps_metrics::inception::{FEATURES, Inception};
 use serde_json::{Value, json};
-use toml::Table;
 
 use super::cell::{COLUMNS, Cell, LEVEL_COLUMNS};
 use super::document::Piece;
@@ -53,7 +53,7 @@ pub(super) fn all(
 
 /// What every method ran with on every task, presets, tuned settings and defaults spelled out.
 fn settings(blocks: &[Block], directory: &Path) -> Result<String> {
-    let mut tasks: BTreeMap<&str, BTreeMap<&str, &Table>> = BTreeMap::new();
+    let mut tasks: BTreeMap<&str, BTreeMap<&str, &MethodConfig>> = BTreeMap::new();
     for block in blocks {
         let (task, method) = (&block.pair.task.label, &block.pair.method.label);
         tasks.entry(task).or_default().insert(method, &block.settings);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use daps_core::real::to_f64;
 use daps_core::{Method, Noise, Problem};
-use daps_methods::registry::{self, METHODS};
+use daps_methods::registry::METHODS;
+use daps_methods::{Facts, MethodConfig};
 use daps_metrics::moments::Moments;
 use serde::Serialize;
-use toml::Table;
 
 use super::law::Normal;
 use super::{DIM, NOISE, OBS, Settings, TestBed, rms_distance, tweedie_table};
@@ -75,7 +75,7 @@ pub fn run(settings: Settings, progress: &mut dyn Progress) -> Result<Vec<Rival>
     let mut methods: Vec<(&str, Arc<dyn Method>)> =
         vec![(EXACT, Arc::new(tweedie_table(&problem.prior, 1)?))];
     for entry in METHODS {
-        let method = registry::build(entry.name, &Table::new(), &*task.likelihood)?;
+        let method = MethodConfig::named(entry.name)?.build(&Facts::of(&*task.likelihood))?;
         if method.check(&task).is_ok() {
             methods.push((entry.name, method));
         }
