@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,36 @@ impl Bar {
     pub fn aside(&self, print: impl FnOnce()) {
         self.bar.suspend(print);
     }
+}
+
+/// How long something may take in silence.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Does something that cannot say how far it is. If it takes a while, a spinner with the time shows what is under way, or a line where
+/// standard error is no terminal.
+pub fn waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(SOON) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let spinner = ProgressBar::new_spinner().with_message(what.to_owned()).with_elapsed(SOON);
+            if spinner.is_hidden() {
+                return tell(&format!("{what} …"));
+            }
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg} {elapsed}") {
+                spinner.set_style(style);
+            }
+            spinner.enable_steady_tick(Duration::from_millis(100));
+            // The work's end drops the other side.
+            _ = is_done.recv();
+            spinner.finish_and_clear();
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 impl Progress for Bar {

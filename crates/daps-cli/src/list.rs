@@ -145,6 +145,14 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
             }
         }
     }
+    if let Some(m) = NOISE_MODELS.iter().find(|m| m.name == name) {
+        heading("noise model", m.summary);
+        say(&format!(
+            "  for example: --noise {0}, in a TOML file: noise = {1}",
+            m.example,
+            quoted(m.example)
+        ));
+    }
     if let Some(kind) = daps::priors::registry().iter().find(|p| p.name == name) {
         heading("kind of prior", kind.summary);
         say(&format!("  for example, in a TOML file:\n    [prior]\n{}", indent(kind.example)));
@@ -180,6 +188,14 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     let lists = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lists: Vec<String> = lists.map(|list| list.get_name().to_owned()).collect();
     anyhow::bail!("nothing is called '{name}'; see: daps list {}, daps explain train", lists.join("|"))
+}
+
+/// A setting as a TOML file has it: a number as it is, anything else in quotes.
+fn quoted(setting: &str) -> String {
+    match setting.parse::<f64>() {
+        Ok(_) => setting.to_owned(),
+        Err(_) => format!("\"{setting}\""),
+    }
 }
 
 /// What a preset does with measurements beyond the example.

@@ -8,7 +8,7 @@ use daps::report::number;
 use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
 
 use crate::Outcome;
-use crate::bar::Bar;
+use crate::bar::{Bar, waiting};
 use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
@@ -54,7 +54,8 @@ pub fn directory(out: &Path, resume: bool, checkpoint_every: f64) -> anyhow::Res
 
 /// Runs a configuration in a directory and prints what it found.
 pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool) -> anyhow::Result<Outcome> {
-    let run = Run::new(config, base)?;
+    let what = format!("setting up the operator {} and the prior", config.task.operator);
+    let run = waiting(&what, || Run::new(config, base))?;
     run.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
     let result = run.execute(directory, &mut Shown(&mut bar));

@@ -38,13 +38,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The same counts as brightness, whose noise has the variance λ (2/peak)².
     let mean = to_f64(&counts)?.iter().sum::<f64>() / counts.elem_count() as f64;
     let (level, brightness) = (2.0 / PEAK * mean.sqrt(), (&counts * (2.0 / PEAK))?.affine(1.0, -1.0)?);
-    let wrong: Arc<dyn Likelihood> = Arc::new(Gaussian::new(operator, brightness, level)?);
+    let wrong: Arc<dyn Likelihood> = Arc::new(Gaussian::new(operator.clone(), brightness, level)?);
 
     println!(
-        "| model | discrepancy of the counts | PSNR of a sample | PSNR of the mean of {CHAINS} | diversity | truth between the samples ({:.2} for exact ones) |",
+        "| model | discrepancy of the counts | of the darkest quarter | of the brightest quarter | PSNR of a sample | PSNR of the mean of {CHAINS} | diversity | truth between the samples ({:.2} for exact ones) |",
         (CHAINS - 1) as f64 / (CHAINS + 1) as f64
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
+    let seen = to_f64(&counts)?;
     let chains: Vec<usize> = (0..n * CHAINS).map(|k| k / CHAINS).collect();
     let judge = right.select(&chains)?;
     for (name, likelihood) in [("Poisson", right), (&*format!("Gaussian, {level:.3}"), wrong)] {
@@ -54,6 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let fits = judge.discrepancy(&samples)?;
         let whole = fits.iter().zip(&posterior.diverged).filter(|(_, lost)| !**lost);
         let fit = whole.clone().map(|(d, _)| d.value).sum::<f64>() / whole.count() as f64;
+        let rates = to_f64(&operator.apply(&samples)?.affine(PEAK / 2.0, PEAK / 2.0)?)?;
+        let (dark, bright) = by_brightness(&seen, &rates, &posterior.diverged);
         let (found, lost) = (&posterior.summary.measurements, posterior.summary.diverged);
         if lost > 0 {
             eprintln!("{name}: {lost} chains diverged and are left out");
@@ -62,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             found.iter().filter_map(f).sum::<f64>() / found.len() as f64
         };
         println!(
-            "| {name} | {fit:.3} | {:.2} | {:.2} | {:.2} | {:.2} |",
+            "| {name} | {fit:.3} | {dark:.3} | {bright:.3} | {:.2} | {:.2} | {:.2} | {:.2} |",
             posterior.summary.psnr.unwrap_or(f64::NAN),
             over(&|m| m.mean_psnr),
             over(&|m| m.apart) / over(&|m| m.away),
@@ -70,4 +73,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     Ok(())
+}
+
+/// Σ (y - λ)² / Σ λ over the quarter of a sample's pixels where it is darkest, and over the one where it is brightest: 1 for exact
+/// samples.
+fn by_brightness(counts: &[f64], rates: &[f64], diverged: &[bool]) -> (f64, f64) {
+    let n = rates.len() / diverged.len();
+    let mut sums = [(0.0, 0.0); 2];
+    for (k, rates) in rates.chunks(n).enumerate().filter(|(k, _)| !diverged[*k]) {
+        let counts = &counts[k / CHAINS * n..][..n];
+        let mut pixels: Vec<(f64, f64)> = rates.iter().copied().zip(counts.iter().copied()).collect();
+        pixels.sort_by(|a, b| a.0.total_cmp(&b.0));
+        for (sum, quarter) in sums.iter_mut().zip([&pixels[..n / 4], &pixels[n - n / 4..]]) {
+            sum.0 += quarter.iter().map(|(rate, count)| (count - rate).powi(2)).sum::<f64>();
+            sum.1 += quarter.iter().map(|(rate, _)| rate).sum::<f64>();
+        }
+    }
+    let [dark, bright] = sums.map(|(squares, rates)| squares / rates);
+    (dark, bright)
 }
