@@ -13,7 +13,7 @@ use daps_core::{
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig, Underdamped};
 use daps_metrics::moments::Moments;
-use daps_operators::{Blur, Border, Inpainting, Kernel, SuperResolution, box_mask, random_mask};
+use daps_operators::{Blur, BlurKernel, Border, Inpainting, SuperResolution, box_mask, random_mask};
 use daps_priors::GaussianMixture;
 
 const SHAPE: [usize; 3] = [1, 4, 6];
@@ -125,7 +125,7 @@ fn rows_do_not_depend_on_their_neighbours() {
         [0.2, 0.0, 0.0, 0.0, 0.2, 0.05, 0.0, 0.0, 0.05],
         [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0],
     ];
-    let kernels = kernels.map(|values| Kernel::new(&values, 3, 3).unwrap());
+    let kernels = kernels.map(|values| BlurKernel::new(&values, 3, 3).unwrap());
     let blurred = Blur::new(&SHAPE, &kernels, Border::Reflect).unwrap();
     each_row_is_itself_alone(Arc::new(masked));
     each_row_is_itself_alone(Arc::new(blurred));

@@ -17,7 +17,7 @@ use daps_methods::{
     Daps, Dcdp, Ddnm, Ddrm, DiffPir, Dpnp, Dps, Dynamics, Facts, FpsSmc, Guidance, Harmonic, Hio, PnpDm,
     Preset, PseudoInverse, RedDiff, Reverse, Tv, Wiener,
 };
-use daps_operators::{Blur, Border, Inpainting, Kernel, PhaseRetrieval, SuperResolution, random_mask};
+use daps_operators::{Blur, BlurKernel, Border, Inpainting, PhaseRetrieval, SuperResolution, random_mask};
 use daps_priors::GaussianMixture;
 
 #[test]
@@ -80,11 +80,11 @@ enum Kind {
 
 /// Kernels of different sums, so that their blurs have different norms. Two are outer products, whose blurs have a decomposition
 /// when they are alone.
-fn kernels() -> [Kernel; 4] {
+fn kernels() -> [BlurKernel; 4] {
     let outer = |sum: f64| [1.0, 2.0, 1.0, 2.0, 4.0, 2.0, 1.0, 2.0, 1.0].map(|v| v / 16.0 * sum);
     let cross = [0.0, 0.4, 0.0, 0.5, 0.6, 0.2, 0.0, 0.3, 0.0];
     let slanted = [0.2, 0.0, 0.0, 0.0, 0.2, 0.05, 0.0, 0.0, 0.05];
-    [outer(1.0), cross, slanted, outer(3.0)].map(|values| Kernel::new(&values, 3, 3).unwrap())
+    [outer(1.0), cross, slanted, outer(3.0)].map(|values| BlurKernel::new(&values, 3, 3).unwrap())
 }
 
 /// Four measurements of an image prior, three chains each, with noise of its own for every measurement.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{
-    Address, Center, CountRate, Discrepancy, Estimate, Likelihood, Method, Need, Noise, Observer, Operator,
-    Poisson, Problem, Purpose, RHO, RowCovariance, Samples, ScheduleRule, Smooth, Spread, Statistic,
-    UnknownNoise,
+    Address, Approx, Center, Conditional, CountRate, Covariance, Discrepancy, Estimate, Likelihood, Method,
+    Need, Noise, Observer, Operator, Poisson, Problem, Purpose, RHO, RowCovariance, Samples, Schedule,
+    ScheduleRule, Smooth, Spread, Statistic, UnknownNoise,
 };
 use daps_methods::Daps;
-use daps_methods::kernel::{Exact, KernelConfig, Mala};
+use daps_methods::kernel::{Exact, KernelConfig, Mala, Underdamped};
 use daps_operators::Dense;
 use daps_priors::GaussianMixture;
 
@@ -100,6 +100,30 @@ fn daps_draws_the_posterior_of_counts() {
                 exact,
             );
         }
+    }
+}
+
+/// From a bright start the likelihood of counts is flat, in the dark it is steep: dynamics that keep the first step are thrown far out of
+/// the data's range from there. With the step that they find on the way they have the exact law.
+#[test]
+fn dynamics_with_momentum_do_not_fall_over_steep_places() {
+    let (y, mean, deviation) = ([1.0, 3.0, 8.0], 1.0, 1.5);
+    let rate = CountRate { gain: 30.0, background: 0.0 };
+    let likelihood = Poisson::new(diagonal(&[1.0; 3]), &repeated(&y, CHAINS), 30.0, 0.0).unwrap();
+    let covariance = Covariance::Scalar(vec![deviation * deviation]);
+    let center = repeated(&[mean; 3], CHAINS);
+    let approx = Approx::Gaussian { mean: center.clone(), covariance, start: center };
+    let step = Schedule::from_levels(vec![1.0, 0.0]).unwrap().steps().next().unwrap();
+    let kernel = KernelConfig::Underdamped(Underdamped { steps: 1000, time_step: 0.4 }).build().unwrap();
+    let target = Conditional { approx: &approx, likelihood: &likelihood };
+    let (x, info) = kernel.draw(&target, &Noise::chains(3, CHAINS), &step).unwrap();
+    assert!(info.diverged.iter().all(|d| !d));
+    let x = to_f64(&x).unwrap();
+    for (i, y) in y.into_iter().enumerate() {
+        let exact = integrate((-4.0, 4.0), |x| {
+            log_counts(rate, x, y) - (x - mean).powi(2) / (2.0 * deviation * deviation)
+        });
+        agree(&format!("pixel {i}"), x.iter().copied().skip(i).step_by(3), exact);
     }
 }
 

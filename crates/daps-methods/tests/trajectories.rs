@@ -12,7 +12,7 @@ use daps_core::{
     Schedule, ScheduleRule, ScoreAt, Spread, State, Walk, anneal,
 };
 use daps_methods::kernel::{DecayBy, Hmc, KernelConfig, Langevin, StepSize};
-use daps_operators::{Blur, Border, Hdr, Kernel, PhaseRetrieval};
+use daps_operators::{Blur, BlurKernel, Border, Hdr, PhaseRetrieval};
 use daps_priors::NetworkConfig;
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};
 
@@ -97,7 +97,7 @@ fn replay(
 #[test]
 fn langevin_on_a_blur() {
     let operator = |run: &Recorded| -> Arc<dyn Operator> {
-        let kernel = Kernel::new(&to_f64(&run["kernel"]).unwrap(), 9, 9).unwrap();
+        let kernel = BlurKernel::new(&to_f64(&run["kernel"]).unwrap(), 9, 9).unwrap();
         Arc::new(Blur::new(&SHAPE, &[kernel], Border::Reflect).unwrap())
     };
     replay(

@@ -16,7 +16,7 @@ use daps_core::real::map_rows;
 use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 
-pub use kernel::{Border, Kernel, gaussian_kernel};
+pub use kernel::{BlurKernel, Border, gaussian_kernel};
 pub use motion::motion_kernel;
 
 use crate::fft::{Plans, fast_length};
@@ -82,14 +82,14 @@ enum Modes {
 
 impl Blur {
     /// With one kernel for all rows, or one per row, each applied in the way that the cost model finds fastest.
-    pub fn new(shape: &[usize], kernels: &[Kernel], border: Border) -> Result<Self> {
+    pub fn new(shape: &[usize], kernels: &[BlurKernel], border: Border) -> Result<Self> {
         Self::build("blur", shape, kernels, border, None)
     }
 
     /// With a given way of application; a kernel that is no outer product cannot be applied separably.
     pub fn with_strategy(
         shape: &[usize],
-        kernels: &[Kernel],
+        kernels: &[BlurKernel],
         border: Border,
         strategy: Strategy,
     ) -> Result<Self> {
@@ -99,7 +99,7 @@ impl Blur {
     pub(crate) fn build(
         name: &'static str,
         shape: &[usize],
-        kernels: &[Kernel],
+        kernels: &[BlurKernel],
         border: Border,
         strategy: Option<Strategy>,
     ) -> Result<Self> {
@@ -108,7 +108,7 @@ impl Blur {
             return Err(Error::invalid("blur kernels", "one, or one per row", "none"));
         }
         let plans = Plans::new(h, w);
-        let one = |kernel: &Kernel| OneBlur::new(kernel, border, shape, &plans, strategy);
+        let one = |kernel: &BlurKernel| OneBlur::new(kernel, border, shape, &plans, strategy);
         let kernels = PerRow::new(kernels.par_iter().map(one).collect::<Result<Vec<_>>>()?);
         let spectral = kernels.iter().all(|k| k.modes.is_some());
         Ok(Self::from_parts(name, shape.to_vec(), kernels, spectral))
@@ -214,7 +214,7 @@ on_plane!(U, |blur, x, out| match &blur.modes {
 
 impl OneBlur {
     fn new(
-        kernel: &Kernel,
+        kernel: &BlurKernel,
         border: Border,
         shape: &[usize],
         plans: &Arc<Plans>,
@@ -266,7 +266,7 @@ impl OneBlur {
 
 /// The way of least cost. Costs are in multiply-adds of the sparse way, fitted to `benches/operators.rs` (the mean of A and
 /// Aᵀ, 256x256, f32): Fourier transforms there and back take about two per stage, a separable pass half of one per element.
-fn cheapest(kernel: &Kernel, separable: bool, border: Border, h: usize, w: usize) -> Strategy {
+fn cheapest(kernel: &BlurKernel, separable: bool, border: Border, h: usize, w: usize) -> Strategy {
     let pixels = (h * w) as f64;
     // Lengths with large prime factors take about three times as long.
     let length = |n: usize| if fast_length(n) == n { n as f64 } else { 3.0 * n as f64 };

@@ -21,7 +21,7 @@ mod super_resolution;
 mod taps;
 mod toy2d;
 
-pub use blur::{Blur, Border, Kernel, Strategy, gaussian_kernel, motion_kernel};
+pub use blur::{Blur, BlurKernel, Border, Strategy, gaussian_kernel, motion_kernel};
 pub use dense::Dense;
 pub use example::Example;
 pub use hdr::Hdr;

@@ -20,7 +20,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::blur::tasks::{KERNEL_FILE, SUPPLY, kernels};
-use crate::blur::{Blur, Border, Kernel, motion_kernel};
+use crate::blur::{Blur, BlurKernel, Border, motion_kernel};
 use crate::example::{Example, registered};
 use crate::params::{Params, beside, kernel_size, optional};
 use crate::registry::{self, FileParameter};
@@ -63,7 +63,13 @@ impl Curve {
 
 impl NonlinearBlur {
     /// With one kernel for all rows; `contrast` is κ from 0 (a linear blur) to below 1, `knee` is c, positive.
-    pub fn new(shape: &[usize], kernel: Kernel, border: Border, contrast: f64, knee: f64) -> Result<Self> {
+    pub fn new(
+        shape: &[usize],
+        kernel: BlurKernel,
+        border: Border,
+        contrast: f64,
+        knee: f64,
+    ) -> Result<Self> {
         if !(0.0..=0.95).contains(&contrast) {
             return Err(Error::invalid("nonlinear_blur contrast", "a number from 0 to 0.95", contrast));
         }

@@ -8,7 +8,7 @@ use daps_core::real::{combine, to_f64};
 use daps_core::{Operator, Result};
 use daps_operators::laws::relative_difference;
 use daps_operators::{
-    Blur, Border, Hdr, Inpainting, Kernel, PhaseRetrieval, Strategy, SuperResolution, gaussian_kernel,
+    Blur, BlurKernel, Border, Hdr, Inpainting, PhaseRetrieval, Strategy, SuperResolution, gaussian_kernel,
 };
 
 const SHAPE: [usize; 3] = [3, 128, 128];
@@ -30,10 +30,10 @@ impl Golden {
         self.tensor(&format!("{name}.mask")).reshape((1, 1, 128, 128)).unwrap()
     }
 
-    fn kernel(&self, name: &str) -> Kernel {
+    fn kernel(&self, name: &str) -> BlurKernel {
         let kernel = self.tensor(&format!("{name}.kernel"));
         let (h, w) = kernel.dims2().unwrap();
-        Kernel::new(&to_f64(kernel).unwrap(), h, w).unwrap()
+        BlurKernel::new(&to_f64(kernel).unwrap(), h, w).unwrap()
     }
 
     /// Compares y = A(x) and J(0.9 x)ᵀ (A(0.9 x) - y), in f32 and in f64.

@@ -9,7 +9,7 @@ use daps_core::{Address, Linear, Noise, Operator, Purpose};
 use daps_operators::laws::relative_difference;
 use daps_operators::mri::{coil_maps, line_mask};
 use daps_operators::registry::OPERATORS;
-use daps_operators::{Blur, Border, Dense, Kernel, Mri, PhaseRetrieval, Strategy, SuperResolution};
+use daps_operators::{Blur, BlurKernel, Border, Dense, Mri, PhaseRetrieval, Strategy, SuperResolution};
 
 fn normal(seed: u64, rows: usize, shape: &[usize]) -> Tensor {
     let at = Address::new(0, Purpose::Reference, 0);
@@ -114,7 +114,7 @@ fn blur_is_the_sum_over_its_kernel() {
                         (0..kh * kw).map(term).sum()
                     })
                     .collect();
-                let kernel = [Kernel::new(values_of, kh, kw).unwrap()];
+                let kernel = [BlurKernel::new(values_of, kh, kw).unwrap()];
                 for way in [Strategy::Separable, Strategy::Sparse, Strategy::Fourier] {
                     if way == Strategy::Separable && !separable {
                         continue;
@@ -132,7 +132,7 @@ fn blur_is_the_sum_over_its_kernel() {
 #[test]
 fn the_cost_model_picks_each_way_where_it_belongs() {
     let strategy = |values: &[f64], h, w| {
-        let kernel = Kernel::new(values, h, w).unwrap();
+        let kernel = BlurKernel::new(values, h, w).unwrap();
         Blur::new(&[3, 128, 128], &[kernel], Border::Reflect).unwrap().strategy(0)
     };
     assert_eq!(strategy(&vec![1.0; 25 * 25], 25, 25), Strategy::Separable);

@@ -10,6 +10,9 @@
 //! a kick, of which the last is taken together with the next step's first. On a Gaussian target its positions have the exact
 //! law at any stable step, so nothing is rejected. The chain starts at a draw of p(x0 | x_t), which is right already where
 //! the data say nothing.
+//!
+//! L is found at the start. Elsewhere a likelihood may be steeper, for example that of counts in the dark. The change of its gradient
+//! over a step tells: where it is too large for a stable step, the row goes on with the larger L that it shows.
 
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, batched, combine, from_f64, pick, to_f64};
@@ -54,6 +57,12 @@ fn decays(slowness: f64) -> f64 {
 fn balance(time: f64) -> f64 {
     (0..8).fold(4.0, |d: f64, _| (0.5 + (time / d.sqrt()).ln()).max(1.0))
 }
+
+/// A mass is meant to be as large as the curvature. Where that is so many times larger, L is raised.
+const STEEP: f64 = 1.25;
+
+/// By how much a raised L exceeds what was seen.
+const MARGIN: f64 = 1.2;
 
 /// The coordinates in which a covariance is diagonal, and its variances there, `[1 or rows, shape…]`.
 struct Modes<'a> {
@@ -135,6 +144,11 @@ impl<T: Real> Rates<T> {
         })
     }
 
+    /// Until all rows are done.
+    fn most_steps(&self) -> usize {
+        self.steps.iter().copied().max().unwrap_or(0)
+    }
+
     /// Step j from u and v, given the likelihood's gradient at u: a kick (half of one at the start), half a drift, friction and
     /// noise, half a drift. Rows whose steps are over stay.
     fn step(
@@ -169,6 +183,37 @@ impl<T: Real> Rates<T> {
     }
 }
 
+/// The curvature of the likelihood between two points, for every row where it is too large for the step: that of the gradient's change
+/// along the way.
+fn steep_rows<T: Real>(
+    rates: &Rates<T>,
+    time_step: f64,
+    (u, data): (&Tensor, &Tensor),
+    (last_u, last_data): (&Tensor, &Tensor),
+) -> Result<Vec<Option<f64>>> {
+    let rows = u.dims()[0].max(1);
+    let values = [u, data, last_u, last_data].map(|t| t.flatten_all().and_then(|t| t.to_vec1::<T>()));
+    let [u, data, last_u, last_data] = values;
+    let (u, data, last_u, last_data) = (u?, data?, last_u?, last_data?);
+    let n = u.len() / rows;
+    let one = |row: usize| {
+        let (at, row) = (row * n % rates.kick.len(), row * n);
+        let (mut way, mut heavy_way, mut turn) = (0.0, 0.0, 0.0);
+        for k in 0..n {
+            let moved = (u[row + k] - last_u[row + k]).wide();
+            let turned = (data[row + k] - last_data[row + k]).wide();
+            let light = (rates.kick[at + k].wide() / time_step).powi(2);
+            way += moved * moved;
+            heavy_way += moved * moved / light;
+            turn += turned * turned * light;
+        }
+        let share = (turn / heavy_way).sqrt();
+        let is_steep = way > 0.0 && share > STEEP;
+        is_steep.then(|| share * heavy_way / way)
+    };
+    Ok((0..rows).into_par_iter().map(one).collect())
+}
+
 impl Underdamped {
     fn run<T: Real>(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
         let likelihood = smooth("underdamped", target.likelihood)?;
@@ -178,14 +223,30 @@ impl Underdamped {
         let draw = |purpose, index| noise.normal(Address::new(step.index, purpose, index), shape, dtype);
         let spread = covariance.sample(noise, Address::new(step.index, Purpose::Start, 0), shape, dtype)?;
         let begin = combine(&[(&[1.0], mean), (&[1.0], &spread)])?;
-        let rates = Rates::<T>::new(self, &modes, likelihood.curvature_at(&begin)?, shape)?;
-        let steps = rates.steps.iter().copied().max().unwrap_or(0);
+        let mut curvature = likelihood.curvature_at(&begin)?;
+        let mut rates = Rates::<T>::new(self, &modes, curvature.clone(), shape)?;
         let mut u = modes.forward(&begin)?;
         let mut v: Vec<T> = draw(Purpose::Velocity, 0)?.flatten_all()?.to_vec1()?;
-        for j in 0..steps {
+        let mut last: Option<(Tensor, Tensor)> = None;
+        let mut j = 0;
+        while j < rates.most_steps() {
             let data = modes.forward(&likelihood.gradient(&modes.back(&u)?)?)?;
-            u = rates.step(&u, &mut v, &center, &data, &draw(Purpose::Kernel, j)?, j)?;
+            if let Some((last_u, last_data)) = &last {
+                let steep = steep_rows(&rates, self.time_step, (&u, &data), (last_u, last_data))?;
+                if steep.iter().any(Option::is_some) {
+                    let raised = |(row, steep): (usize, &Option<f64>)| {
+                        let before = pick(&curvature, row);
+                        steep.map_or(before, |seen| before.max(MARGIN * seen))
+                    };
+                    curvature = steep.iter().enumerate().map(raised).collect();
+                    rates = Rates::new(self, &modes, curvature.clone(), shape)?;
+                }
+            }
+            let next = rates.step(&u, &mut v, &center, &data, &draw(Purpose::Kernel, j)?, j)?;
+            last = Some((std::mem::replace(&mut u, next), data));
+            j += 1;
         }
+        let steps = j;
         let x = modes.back(&u)?;
         let cost = Cost { nfe: 0, operator_calls: 2 * steps };
         let info = ChainInfo { diverged: diverged_rows(&x)?, cost, ..ChainInfo::default() };

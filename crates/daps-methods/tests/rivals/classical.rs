@@ -6,7 +6,7 @@ use daps_core::candle::{DType, Device, Tensor};
 use daps_core::real::{from_f64, to_f64};
 use daps_core::{Gaussian, Method, Noise, Operator, Problem, RowCovariance};
 use daps_methods::{Harmonic, Hio, PseudoInverse, Tv, Wiener};
-use daps_operators::{Blur, Border, Dense, Inpainting, Kernel, PhaseRetrieval};
+use daps_operators::{Blur, BlurKernel, Border, Dense, Inpainting, PhaseRetrieval};
 use daps_priors::GaussianMixture;
 
 use crate::law::{BETA, SINGULAR, Y, draw};
@@ -48,7 +48,7 @@ fn the_pseudo_inverse_cuts_off_by_each_rows_own_largest_singular_value() {
 fn the_pseudo_inverse_of_an_operator_without_a_decomposition_is_its_damped_one() {
     let shape = [1, 6, 6];
     let values = [0.0, 0.3, 0.1, 0.2, 0.1, 0.0, 0.0, 0.1, 0.2];
-    let kernel = Kernel::new(&values, 3, 3).unwrap();
+    let kernel = BlurKernel::new(&values, 3, 3).unwrap();
     let operator: Arc<dyn Operator> = Arc::new(Blur::new(&shape, &[kernel], Border::Reflect).unwrap());
     assert!(operator.as_spectral().is_none());
     let y: Vec<f64> = (0..36).map(|k| (f64::from(k) * 0.71).sin()).collect();

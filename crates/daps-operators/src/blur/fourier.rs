@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use realfft::num_complex::Complex;
 
 use super::padded::Padding;
-use super::{Border, Kernel};
+use super::{BlurKernel, Border};
 use crate::fft::{Plans, fast_length};
 use crate::num::{Num, Spectrum};
 
@@ -24,7 +24,7 @@ pub(crate) struct Fourier {
 
 impl Fourier {
     /// With reflect padding on a plane large enough that nothing wraps; without any where the border is circular.
-    pub fn new(kernel: &Kernel, border: Border, height: usize, width: usize) -> Self {
+    pub fn new(kernel: &BlurKernel, border: Border, height: usize, width: usize) -> Self {
         match border {
             Border::Circular => Self::periodic(kernel, Plans::new(height, width), height, width),
             Border::Reflect => {
@@ -37,7 +37,7 @@ impl Fourier {
     }
 
     /// The periodic blur on the image's own grid.
-    pub fn periodic(kernel: &Kernel, plans: Arc<Plans>, height: usize, width: usize) -> Self {
+    pub fn periodic(kernel: &BlurKernel, plans: Arc<Plans>, height: usize, width: usize) -> Self {
         let symbol = symbol(kernel, &plans, (kernel.above, kernel.left));
         Self { padding: Padding::none(height, width), plans, symbol, phase: OnceLock::new() }
     }
@@ -183,7 +183,7 @@ impl Fourier {
 }
 
 /// The spectrum that turns x into Σ k[a, b] x[i + a - above, j + b - left], divided by the number of values.
-fn symbol(kernel: &Kernel, plans: &Plans, (above, left): (usize, usize)) -> Spectrum {
+fn symbol(kernel: &BlurKernel, plans: &Plans, (above, left): (usize, usize)) -> Spectrum {
     let fft = plans.double();
     let (h, w) = (fft.height, fft.width);
     let mut plane = vec![0.0; h * w];

@@ -51,7 +51,7 @@ impl Border {
 /// A kernel: out[i, j] = Σ k[a, b] · x[i + a - height/2, j + b - width/2] (a correlation, as in neural networks). Of an even
 /// side n, the centre is element n/2.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kernel {
+pub struct BlurKernel {
     pub(crate) height: usize,
     pub(crate) width: usize,
     /// Rows above the centre.
@@ -61,7 +61,7 @@ pub struct Kernel {
     pub(crate) values: Vec<f64>,
 }
 
-impl Kernel {
+impl BlurKernel {
     /// From `height x width` values, row-major. Rows and columns of zeros around the edge cost nothing: they are cut off.
     pub fn new(values: &[f64], height: usize, width: usize) -> Result<Self> {
         if values.is_empty() || height.checked_mul(width) != Some(values.len()) {
@@ -157,7 +157,7 @@ pub(super) fn check_side(what: &str, size: usize) -> Result<()> {
 
 /// A Gaussian kernel of odd side `size` as scipy makes it from a single bright pixel: the Gaussian is cut off at four standard
 /// deviations and normalised; what then lies beyond the kernel's box is folded back at its border.
-pub fn gaussian_kernel(size: usize, std: f64) -> Result<Kernel> {
+pub fn gaussian_kernel(size: usize, std: f64) -> Result<BlurKernel> {
     if size.is_multiple_of(2) {
         return Err(Error::invalid("Gaussian kernel size", "an odd number", size));
     }
@@ -175,7 +175,7 @@ pub fn gaussian_kernel(size: usize, std: f64) -> Result<Kernel> {
         sum += weight(d);
     }
     let values: Vec<f64> = line.iter().flat_map(|a| line.iter().map(move |b| a * b / (sum * sum))).collect();
-    Kernel::new(&values, size, size)
+    BlurKernel::new(&values, size, size)
 }
 
 /// The place in a line of `n` that position `p` is mirrored to, where the outermost place is repeated (d c b a | a b c d | d c b a).
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!((kernel.height, kernel.width, kernel.above, kernel.left), (25, 25, 12, 12));
         assert!((kernel.values.iter().sum::<f64>() - 1.0).abs() < 1e-12);
         assert!(kernel.factors().unwrap().is_some());
-        let corner = Kernel::new(&[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], 2, 3).unwrap();
+        let corner = BlurKernel::new(&[0.0, 0.0, 0.0, 0.0, 0.0, 1.0], 2, 3).unwrap();
         assert_eq!((corner.height, corner.width, corner.above, corner.left), (1, 2, 0, 0));
     }
 
@@ -267,27 +267,27 @@ mod tests {
             let sum: f64 = line.iter().sum();
             let plain: Vec<f64> =
                 line.iter().flat_map(|a| line.iter().map(move |b| a * b / (sum * sum))).collect();
-            assert_eq!(gaussian_kernel(size, std).unwrap(), Kernel::new(&plain, size, size).unwrap());
+            assert_eq!(gaussian_kernel(size, std).unwrap(), BlurKernel::new(&plain, size, size).unwrap());
         }
     }
 
     #[test]
     fn factors_multiply_to_the_kernel_and_a_cross_has_none() {
-        let kernel = Kernel::new(&[1.0, -2.0, 0.5, 2.0, -4.0, 1.0], 2, 3).unwrap();
+        let kernel = BlurKernel::new(&[1.0, -2.0, 0.5, 2.0, -4.0, 1.0], 2, 3).unwrap();
         let (column, row) = kernel.factors().unwrap().unwrap();
         for (i, v) in kernel.values.iter().enumerate() {
             assert!((column[i / 3] * row[i % 3] - v).abs() < 1e-14);
         }
         let cross = [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0];
-        assert!(Kernel::new(&cross, 3, 3).unwrap().factors().unwrap().is_none());
+        assert!(BlurKernel::new(&cross, 3, 3).unwrap().factors().unwrap().is_none());
     }
 
     #[test]
     fn bad_kernels_are_refused() {
-        assert!(Kernel::new(&[f64::NAN], 1, 1).is_err());
-        assert!(Kernel::new(&[0.0], 1, 1).is_err());
-        assert!(Kernel::new(&[1.0], 1, 2).is_err());
-        let wide = Kernel::new(&[1.0; 9], 1, 9).unwrap();
+        assert!(BlurKernel::new(&[f64::NAN], 1, 1).is_err());
+        assert!(BlurKernel::new(&[0.0], 1, 1).is_err());
+        assert!(BlurKernel::new(&[1.0], 1, 2).is_err());
+        let wide = BlurKernel::new(&[1.0; 9], 1, 9).unwrap();
         let error = wide.check_fits(Border::Reflect, 8, 4).unwrap_err().to_string();
         assert!(error.contains("below the image's width 4"), "{error}");
         assert!(wide.check_fits(Border::Circular, 8, 4).is_ok());
@@ -296,7 +296,8 @@ mod tests {
         assert_eq!(error, "Gaussian kernel size: expected at most 2047, got 100001");
         assert!(gaussian_kernel(MOST_SIDE, 1.5).is_ok());
         assert!(
-            Kernel::new(&[], 1 << 33, 1 << 33).is_err() && Kernel::new(&[1.0], 1 << 33, 1 << 33).is_err()
+            BlurKernel::new(&[], 1 << 33, 1 << 33).is_err()
+                && BlurKernel::new(&[1.0], 1 << 33, 1 << 33).is_err()
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use daps_core::{Error, Result, fill_normal, open01};
 
-use super::Kernel;
+use super::BlurKernel;
 use super::kernel::check_side;
 use crate::rows::instance_stream;
 
@@ -11,7 +11,7 @@ const STEPS: usize = 2000;
 
 /// A motion kernel of side `size` for problem `row` under `seed`. At intensity 0 the camera moves on a straight line; up to
 /// 1 the path turns, trembles and jerks more and more.
-pub fn motion_kernel(size: usize, intensity: f64, seed: u64, row: u64) -> Result<Kernel> {
+pub fn motion_kernel(size: usize, intensity: f64, seed: u64, row: u64) -> Result<BlurKernel> {
     if size == 0 {
         return Err(Error::invalid("motion kernel size", "a positive number", size));
     }
@@ -21,7 +21,7 @@ pub fn motion_kernel(size: usize, intensity: f64, seed: u64, row: u64) -> Result
     }
     let path = walk(intensity, seed, row);
     let values = draw(&path, size);
-    Kernel::new(&values, size, size)
+    BlurKernel::new(&values, size, size)
 }
 
 /// A walk of unit speed whose direction drifts (a random curvature), trembles, and now and then jumps.

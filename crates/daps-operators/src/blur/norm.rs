@@ -5,7 +5,7 @@ use daps_core::fill_normal;
 use super::fourier::Fourier;
 use super::padded::Padding;
 use super::sparse::Sparse;
-use super::{Border, Kernel};
+use super::{BlurKernel, Border};
 use crate::rows::instance_stream;
 
 /// Steps and margin of power iteration. From a random start in n dimensions, the estimate is below 1/margin of the largest
@@ -16,8 +16,8 @@ const MARGIN: f64 = 1.5;
 /// An upper bound of ‖A‖²: the smallest of ‖A‖₁ ‖A‖∞, which is tight for kernels of one sign; the norm of the periodic
 /// convolution on the padded plane times that of padding; and, for kernels of both signs, where these two can be four times
 /// too large, a power iteration with a margin.
-pub(super) fn norm_bound(kernel: &Kernel, border: Border, h: usize, w: usize) -> f64 {
-    let absolute = Kernel { values: kernel.values.iter().map(|v| v.abs()).collect(), ..kernel.clone() };
+pub(super) fn norm_bound(kernel: &BlurKernel, border: Border, h: usize, w: usize) -> f64 {
+    let absolute = BlurKernel { values: kernel.values.iter().map(|v| v.abs()).collect(), ..kernel.clone() };
     let blur = Sparse::new(&absolute, border, h, w);
     let largest = |f: &dyn Fn(&[f64], &mut [f64])| {
         let mut out = vec![0.0; h * w];
@@ -33,7 +33,7 @@ pub(super) fn norm_bound(kernel: &Kernel, border: Border, h: usize, w: usize) ->
 }
 
 /// The largest eigenvalue of AᵀA, from below.
-fn largest_eigenvalue(kernel: &Kernel, border: Border, h: usize, w: usize) -> f64 {
+fn largest_eigenvalue(kernel: &BlurKernel, border: Border, h: usize, w: usize) -> f64 {
     let blur = Sparse::new(kernel, border, h, w);
     let mut v = vec![0.0f64; h * w];
     let mut seen = vec![0.0; h * w];
@@ -61,7 +61,7 @@ mod tests {
             let side = 2 + seed as usize % 5;
             let mut values = vec![0.0; side * side];
             fill_normal(&mut instance_stream(seed, 0, 7), &mut values);
-            let kernel = Kernel::new(&values, side, side).unwrap();
+            let kernel = BlurKernel::new(&values, side, side).unwrap();
             let (h, w) = (9, 12);
             let bound = norm_bound(&kernel, Border::Reflect, h, w);
             let blur = Sparse::new(&kernel, Border::Reflect, h, w);

@@ -1,6 +1,6 @@
 //! Borders as a linear map: padding a plane by its border rule, and folding a padded plane back (the transpose).
 
-use super::{Border, Kernel};
+use super::{BlurKernel, Border};
 use crate::num::Num;
 
 /// Source rows and columns of a padded plane.
@@ -16,7 +16,7 @@ pub(crate) struct Padding {
 
 impl Padding {
     /// As far as the kernel reaches.
-    pub fn new(kernel: &Kernel, border: Border, height: usize, width: usize) -> Self {
+    pub fn new(kernel: &BlurKernel, border: Border, height: usize, width: usize) -> Self {
         Self {
             height,
             width,

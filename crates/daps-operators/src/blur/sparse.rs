@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::padded::Padding;
-use super::{Border, Kernel};
+use super::{BlurKernel, Border};
 use crate::num::{Num, Values};
 use crate::taps::weighted_sum;
 
@@ -23,7 +23,7 @@ pub(crate) struct Sparse {
 }
 
 impl Sparse {
-    pub fn new(kernel: &Kernel, border: Border, height: usize, width: usize) -> Self {
+    pub fn new(kernel: &BlurKernel, border: Border, height: usize, width: usize) -> Self {
         let padding = Padding::new(kernel, border, height, width);
         let frame = (kernel.height - 1, kernel.width - 1);
         let (padded, framed) = (width + frame.1, width + 2 * frame.1);

@@ -8,7 +8,7 @@ use daps_core::{Error, Operator, Result};
 use daps_files::is_picture;
 use serde::{Deserialize, Serialize};
 
-use super::{Blur, Border, Kernel, gaussian_kernel, motion_kernel};
+use super::{Blur, BlurKernel, Border, gaussian_kernel, motion_kernel};
 use crate::example::{Example, registered, with_input};
 use crate::files::read;
 use crate::params::{Params, kernel_size, required, side};
@@ -92,7 +92,7 @@ pub(crate) struct BlurParams {
 }
 
 /// The kernels of a file; those of a picture are scaled to sum 1.
-pub(crate) fn kernels(file: &Path, normalize: bool) -> Result<Vec<Kernel>> {
+pub(crate) fn kernels(file: &Path, normalize: bool) -> Result<Vec<BlurKernel>> {
     let array = read(file, "kernel")?;
     let (h, w) = match *array.dims() {
         [h, w] | [_, h, w] if h * w > 0 => (h, w),
@@ -108,7 +108,7 @@ pub(crate) fn kernels(file: &Path, normalize: bool) -> Result<Vec<Kernel>> {
             return Err(Error::invalid("blur kernel", "a sum that can be scaled to 1", sum));
         }
         let scale = if scaled { 1.0 / sum } else { 1.0 };
-        Kernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
+        BlurKernel::new(&values.iter().map(|v| v * scale).collect::<Vec<_>>(), h, w)
     };
     to_f64(&array)?.chunks(h * w).map(one).collect()
 }
@@ -145,7 +145,8 @@ pub(crate) fn motion_example([c, h, w]: [usize; 3], seed: u64) -> Result<Example
 pub(crate) fn example([c, h, w]: [usize; 3], seed: u64) -> Result<Example> {
     let mixed = [0.2, -0.1, 0.4, 0.0, 0.3, 0.1, 0.05, -0.2];
     let outer = [0.1, 0.2, 0.1, 0.3, 0.6, 0.3];
-    let kernels = [motion_kernel(5, 0.5, seed, 1)?, Kernel::new(&mixed, 4, 2)?, Kernel::new(&outer, 2, 3)?];
+    let kernels =
+        [motion_kernel(5, 0.5, seed, 1)?, BlurKernel::new(&mixed, 4, 2)?, BlurKernel::new(&outer, 2, 3)?];
     let shape = [c, h.max(5), w.max(5)];
     with_input(Arc::new(Blur::new(&shape, &kernels, border(seed))?), seed)
 }
