@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::experiment::{Estimate, Experiment, ExperimentConfig, PriorEntry, Progressed};
+use daps_experiments::experiment::{Estimate, Experiment, ExperimentConfig, PriorEntry, Progressed};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -52,7 +52,7 @@ impl Args {
             if config.data.labels.take().is_some() {
                 tell("note: the file's labels are of its own images; without them, there is no accuracy");
             }
-            if data.as_os_str() == daps::experiment::BUNDLED {
+            if data.as_os_str() == daps_experiments::experiment::BUNDLED {
                 let base = self.file.parent().unwrap_or(Path::new("."));
                 let shape = match daps::prior::open(&config.prior.settings(base)?, base)?.shape() {
                     Some(shape) => shape.to_vec(),

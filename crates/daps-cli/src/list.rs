@@ -7,7 +7,7 @@ use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
 use daps::methods::{BUDGETS, Budget, Facts, PRESETS, Preset, Scale, TASKS, TaskSettings};
 use daps::operators::registry::{Entry, OPERATORS};
-use daps::validate::gmm;
+use daps_experiments::validate::gmm;
 use toml::Table;
 
 use crate::Outcome;

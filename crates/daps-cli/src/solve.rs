@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use daps::core::NoiseModel;
-use daps::experiment::Tuned;
 use daps::methods::kernel::KERNELS;
 use daps::methods::{DapsSettings, MethodConfig, PartialKernel, Preset};
 use daps::operators::{FileParameter, entry};
 use daps::{RunConfig, TaskConfig, bundled, prior, task};
+use daps_experiments::experiment::Tuned;
 use toml::{Table, Value};
 
 use crate::Outcome;

@@ -1,6 +1,6 @@
 //! `daps toy`: the paper's 2-D experiment.
 
-use daps::validate::toy::{self, Settings};
+use daps_experiments::validate::toy::{self, Settings};
 
 use crate::Outcome;
 use crate::bar::Bar;

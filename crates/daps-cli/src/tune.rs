@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use daps::experiment::{ExperimentConfig, ExperimentTask, MethodEntry, PriorEntry, Source, TaskEntry};
 use daps::priors::training::Fit;
 use daps::report::number;
-use daps::tune::{Found, Metric, Search, Strategy};
 use daps::{bundled, task};
+use daps_experiments::experiment::{
+    ExperimentConfig, ExperimentTask, MethodEntry, PriorEntry, Source, TaskEntry,
+};
+use daps_experiments::tune::{Found, Metric, Search, Strategy};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -89,7 +91,7 @@ impl Args {
             false => self.tasks.iter().map(|t| t.replace('-', "_")).collect(),
         };
         let task = |operator: String| TaskEntry::Task(ExperimentTask::new(operator));
-        let bundled = self.data.as_os_str() == daps::experiment::BUNDLED;
+        let bundled = self.data.as_os_str() == daps_experiments::experiment::BUNDLED;
         let config = ExperimentConfig {
             name: format!("tune-{}", self.method),
             title: format!("The free parameters of {}", self.method),

@@ -164,7 +164,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 /// Makes the files and folders that a table of settings names absolute; they start at `base`.
-pub(crate) fn settle(table: &mut Table, base: &Path) -> Result<()> {
+pub fn settle(table: &mut Table, base: &Path) -> Result<()> {
     for (key, value) in table.iter_mut() {
         let file = value.as_str().filter(|_| !is_name(key)).map(|text| base.join(text));
         if let Some(path) = file.filter(|path| path.exists()) {

@@ -30,12 +30,7 @@ impl Run {
     }
 
     /// The same with a prior that is built already, and with truths that are, where there are any.
-    pub(crate) fn with(
-        mut config: RunConfig,
-        base: &Path,
-        prior: Built,
-        truths: Option<&Truths>,
-    ) -> Result<Self> {
+    pub fn with(mut config: RunConfig, base: &Path, prior: Built, truths: Option<&Truths>) -> Result<Self> {
         let name = config.task.operator.clone();
         let prior_title = prior.title();
         let Built { model, analytic, mut notes, about, .. } = prior;

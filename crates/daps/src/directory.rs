@@ -35,7 +35,7 @@ fn is_named(entry: std::io::Result<fs::DirEntry>, names: &[&str]) -> bool {
 
 /// A directory that this process alone works in, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     path: PathBuf,
     /// The system gives the lock up with the file, also where a process is killed.
     _file: File,
@@ -43,17 +43,22 @@ pub(crate) struct Lock {
 
 /// What a directory may hold when work begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub enum Entry {
     /// Nothing.
     New,
     /// Work of a kind to go on with, known by the file that it begins with, or nothing.
-    Resume { work: &'static str, first: &'static str },
+    Resume {
+        /// What the work is called.
+        work: &'static str,
+        /// The file that it begins with.
+        first: &'static str,
+    },
     /// Anything.
     Any,
 }
 
 /// Makes a directory where there is none, and takes it for this process alone; a second process is refused.
-pub(crate) fn enter(path: &Path, entry: Entry) -> Result<Lock> {
+pub fn enter(path: &Path, entry: Entry) -> Result<Lock> {
     match entry {
         Entry::New => make(path, false)?,
         Entry::Resume { work, first } => make_to_resume(path, work, first)?,

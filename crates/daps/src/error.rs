@@ -49,12 +49,14 @@ impl Error {
         )
     }
 
-    pub(crate) fn file(path: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+    /// For `map_err`: what the system says of a file, with what could not be done.
+    pub fn file(path: &Path, what: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_path_buf();
         move |said| Self::File { path, what, said }
     }
 
-    pub(crate) fn content(path: &Path, what: impl std::fmt::Display) -> Self {
+    /// A file or folder whose content is not what it should be, and why.
+    pub fn content(path: &Path, what: impl std::fmt::Display) -> Self {
         Self::Content { path: path.to_path_buf(), what: what.to_string() }
     }
 }

@@ -1,15 +1,16 @@
-//! What settings depend on beyond their own text: the contents of the files and folders that they name.
+//! The files and folders that settings name: where they lie, and what is in them, on which results depend.
 
 use std::path::{Path, PathBuf};
 
 use daps_priors::PriorConfig;
 use toml::Table;
 
+pub use crate::config::settle;
 use crate::{Error, Result, files};
 
 /// Settled settings of a prior with a digest in the place of every file and folder that they name: what is in a set of points
 /// counts, not where it lies.
-pub(crate) fn prior_by_content(prior: &PriorConfig) -> Result<PriorConfig> {
+pub fn prior_by_content(prior: &PriorConfig) -> Result<PriorConfig> {
     let mut prior = prior.clone();
     if let PriorConfig::Network(network) = &mut prior
         && network.sha256.is_some()
@@ -22,7 +23,7 @@ pub(crate) fn prior_by_content(prior: &PriorConfig) -> Result<PriorConfig> {
 }
 
 /// The same of an operator's settings: what is in a mask or a kernel counts.
-pub(crate) fn by_content(settings: &Table) -> Result<Table> {
+pub fn by_content(settings: &Table) -> Result<Table> {
     let mut settings = settings.clone();
     for (_, value) in &mut settings {
         // Settled settings name files by their whole path; anything shorter is a name, whatever lies about.

@@ -58,24 +58,24 @@ impl Chains {
     }
 }
 
-/// A run's way so far.
+/// A run's way so far: the samples of its batches, from whoever drew them.
 #[derive(Default)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     /// The first batch that is not done.
-    pub batch: usize,
+    pub(crate) batch: usize,
     /// Where that batch stands, in a run that goes on.
-    pub state: Option<State>,
+    pub(crate) state: Option<State>,
     /// Samples of the batches that are done.
-    pub done: Vec<Chains>,
-    pub cost: Cost,
-    pub trace: Vec<LevelDone>,
+    pub(crate) done: Vec<Chains>,
+    pub(crate) cost: Cost,
+    pub(crate) trace: Vec<LevelDone>,
     /// By measurement and level.
-    pub snapshots: BTreeMap<(u64, usize), Snapshot>,
+    pub(crate) snapshots: BTreeMap<(u64, usize), Snapshot>,
 }
 
 impl Ledger {
     /// Writes down a level of the batch with the given rows.
-    pub fn level(
+    pub(crate) fn level(
         &mut self,
         run: &Run,
         rows: &[usize],
@@ -145,7 +145,7 @@ impl Ledger {
         Ok(level)
     }
 
-    /// Keeps the samples of a batch.
+    /// Keeps the samples of a batch, whose rows are given by their places among the run's.
     pub fn batch_done(&mut self, run: &Run, rows: &[usize], samples: Samples) {
         let own = run.problem.likelihood.as_nuisance().and_then(|_| samples.memory.into_iter().next());
         self.done.push(Chains {
@@ -159,7 +159,7 @@ impl Ledger {
     }
 
     /// Keeps a batch all of whose chains diverged before the last level.
-    pub fn batch_lost(&mut self, run: &Run, rows: &[usize]) -> Result<()> {
+    pub(crate) fn batch_lost(&mut self, run: &Run, rows: &[usize]) -> Result<()> {
         let levels = run.method.levels();
         for level in self.trace.len() - self.batch * levels..levels {
             self.trace.push(LevelDone {
@@ -185,7 +185,7 @@ impl Ledger {
     }
 
     /// Whether no chain is left.
-    pub fn all_diverged(&self) -> bool {
+    pub(crate) fn all_diverged(&self) -> bool {
         self.done.iter().all(|c| c.diverged.iter().all(|d| *d))
     }
 }

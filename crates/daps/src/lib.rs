@@ -1,4 +1,4 @@
-//! Posterior sampling with diffusion priors: tasks and methods become runs, and runs are validated.
+//! Posterior sampling with diffusion priors: tasks and methods become runs.
 
 pub mod assets;
 pub mod bundled;
@@ -7,14 +7,13 @@ mod choose;
 mod config;
 mod configured;
 pub mod demo;
-mod directory;
+pub mod directory;
 mod error;
 pub mod event;
-pub mod experiment;
 pub mod files;
 pub mod fit;
 pub mod font;
-mod inputs;
+pub mod inputs;
 mod ledger;
 pub mod library;
 pub mod load;
@@ -37,13 +36,13 @@ mod summary;
 pub mod task;
 mod tokens;
 pub mod train;
-pub mod tune;
-mod tuned;
-pub mod validate;
 
 pub use config::{RunConfig, TaskConfig};
 pub use error::{Error, Result};
 pub use event::{RunEvent, RunObserver};
+pub use ledger::Ledger;
+pub use measure::Truths;
+pub use outcome::Outcome;
 pub use parts::{Chosen, Parts};
 pub use posterior::Posterior;
 pub use run::{Directory, Run};

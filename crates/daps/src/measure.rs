@@ -12,7 +12,7 @@ use crate::{Error, Result, load, tokens};
 
 /// Truths to be measured.
 #[derive(Clone)]
-pub(crate) struct Truths {
+pub struct Truths {
     /// `[n, shape…]` in f64.
     pub values: Tensor,
     /// What each is called.

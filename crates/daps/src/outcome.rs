@@ -28,20 +28,22 @@ pub(crate) struct Curves {
     pub ssim: Vec<Vec<f64>>,
 }
 
-/// Everything that is written and shown at the end.
-pub(crate) struct Outcome {
+/// What a run found: everything that is written and shown at its end.
+pub struct Outcome {
+    /// All samples, `[rows, shape…]`.
     pub samples: Tensor,
-    /// One sample after the other.
+    /// The same as pictures' values, one sample after the other.
     pub values: Vec<f64>,
     /// Per measurement.
-    pub mean: Vec<Vec<f64>>,
+    pub(crate) mean: Vec<Vec<f64>>,
     /// Per measurement, where there are at least two chains.
-    pub std: Vec<Option<Vec<f64>>>,
-    pub diverged: Vec<bool>,
+    pub(crate) std: Vec<Option<Vec<f64>>>,
+    pub(crate) diverged: Vec<bool>,
     /// Discrepancy of every chain.
-    pub misfits: Vec<Discrepancy>,
-    pub curves: Vec<Curves>,
-    pub snapshots: BTreeMap<(u64, usize), Snapshot>,
+    pub(crate) misfits: Vec<Discrepancy>,
+    pub(crate) curves: Vec<Curves>,
+    pub(crate) snapshots: BTreeMap<(u64, usize), Snapshot>,
+    /// The numbers.
     pub summary: Summary,
 }
 
@@ -51,6 +53,7 @@ fn rms(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Outcome {
+    /// Judges the samples of a ledger, which has to have one of every chain of the run.
     pub fn new(run: &Run, ledger: Ledger) -> Result<Self> {
         let Ledger { done, cost, trace, snapshots, .. } = ledger;
         let chains = Chains::merged(&done)?;

@@ -35,7 +35,7 @@ pub(crate) struct Gallery {
 
 impl Gallery {
     fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
-        let mut gallery = Self { measurement: shown_measurement(run, i)?, ..Self::default() };
+        let mut gallery = Self { measurement: run.shown_measurement(i)?, ..Self::default() };
         let Some(shape) = run.space.picture() else { return Ok(gallery) };
         let (d, k) = (run.space.size(), run.samples);
         let sample = |chain: usize| {
@@ -83,17 +83,19 @@ impl Gallery {
     }
 }
 
-/// A measurement as a picture, where it has a form that can be looked at.
-pub(crate) fn shown_measurement(run: &Run, i: usize) -> Result<Option<RgbImage>> {
-    let likelihood = &run.problem.likelihood;
-    let (Some(operator), Some(y)) = (run.operator(), likelihood.measurement()?) else { return Ok(None) };
-    let mut y = to_f64(&run.values(&y.get(i)?)?)?;
-    if likelihood.statistic() == Statistic::Pearson {
-        // Counts have no range of their own.
-        let most = y.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        y.iter_mut().for_each(|v| *v = 2.0 * *v / most - 1.0);
+impl Run {
+    /// A measurement as a picture, where it has a form that can be looked at.
+    pub fn shown_measurement(&self, i: usize) -> Result<Option<RgbImage>> {
+        let likelihood = &self.problem.likelihood;
+        let (Some(operator), Some(y)) = (self.operator(), likelihood.measurement()?) else { return Ok(None) };
+        let mut y = to_f64(&self.values(&y.get(i)?)?)?;
+        if likelihood.statistic() == Statistic::Pearson {
+            // Counts have no range of their own.
+            let most = y.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+            y.iter_mut().for_each(|v| *v = 2.0 * *v / most - 1.0);
+        }
+        Ok(picture::measurement(&y, &**operator, i))
     }
-    Ok(picture::measurement(&y, &**operator, i))
 }
 
 /// The folder of a measurement: its name, but never that of a file of the run. No measurement's name has a `+`.

@@ -37,7 +37,8 @@ impl Metric {
 ///
 /// Images are clipped to [-1, 1]. A complex image is judged by its magnitude, clipped to the largest magnitude of the truth,
 /// which is the range.
-pub(crate) fn of_samples(space: &Space, x: &[f64], truth: &[f64]) -> (Option<f64>, Option<f64>) {
+#[must_use]
+pub fn of_samples(space: &Space, x: &[f64], truth: &[f64]) -> (Option<f64>, Option<f64>) {
     let Some([c, h, w]) = space.picture() else { return (None, None) };
     if space.kind() != Kind::Complex {
         return of_images(x, truth, [c, h, w]);
@@ -51,7 +52,8 @@ pub(crate) fn of_samples(space: &Space, x: &[f64], truth: &[f64]) -> (Option<f64
 }
 
 /// PSNR and SSIM of an image in [-1, 1], clipped to it.
-pub(crate) fn of_images(x: &[f64], truth: &[f64], shape: [usize; 3]) -> (Option<f64>, Option<f64>) {
+#[must_use]
+pub fn of_images(x: &[f64], truth: &[f64], shape: [usize; 3]) -> (Option<f64>, Option<f64>) {
     if x.iter().any(|v| !v.is_finite()) {
         return (None, None);
     }
@@ -61,7 +63,7 @@ pub(crate) fn of_images(x: &[f64], truth: &[f64], shape: [usize; 3]) -> (Option<
 }
 
 /// FID of fewer images says nothing.
-pub(crate) const FEWEST_FOR_FID: usize = 100;
+pub const FEWEST_FOR_FID: usize = 100;
 
 /// A metric of one image beside its truth.
 type PerImage<'a> = dyn Fn(&[f64], &[f64]) -> daps_core::Result<f64> + 'a;

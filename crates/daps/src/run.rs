@@ -26,23 +26,24 @@ pub struct Run {
     /// The prior, and the likelihood of all measurements.
     pub(crate) problem: Problem,
     /// What samples are.
-    pub(crate) space: Space,
+    pub space: Space,
     /// The prior, where it is a closed form.
     pub(crate) analytic: Option<Arc<dyn Analytic>>,
-    pub(crate) method: Arc<dyn Method>,
-    /// Pictures' values, of tokens too.
-    pub(crate) truth: Option<Tensor>,
+    /// What draws the samples.
+    pub method: Arc<dyn Method>,
+    /// The true samples, where they are known, as pictures' values, of tokens too.
+    pub truth: Option<Tensor>,
     /// What each measurement is called.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// What each measurement's noise is addressed by.
-    pub(crate) numbers: Vec<u64>,
+    pub numbers: Vec<u64>,
     pub(crate) seed: u64,
     /// Chains of a measurement.
-    pub(crate) samples: usize,
+    pub samples: usize,
     /// Rows that run at once.
     pub(crate) batch: usize,
     /// (measurement, chain) of every sample.
-    pub(crate) rows: Vec<Row>,
+    pub rows: Vec<Row>,
     pub(crate) about: About,
 }
 
@@ -96,22 +97,24 @@ impl Run {
     }
 
     /// The configuration of a run that was made from one.
-    pub(crate) fn resolved(&self) -> Result<&RunConfig> {
+    pub fn resolved(&self) -> Result<&RunConfig> {
         self.config().ok_or_else(|| Error::Config("expected a run that was made from a configuration".into()))
     }
 
     /// The operator that measured, where the likelihood has one.
-    pub(crate) fn operator(&self) -> Option<&Arc<dyn Operator>> {
+    #[must_use]
+    pub fn operator(&self) -> Option<&Arc<dyn Operator>> {
         self.problem.likelihood.measured_by()
     }
 
     /// Whether several samples explain a measurement equally well.
-    pub(crate) fn is_ambiguous(&self) -> bool {
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
         self.operator().is_some_and(|operator| operator.is_ambiguous())
     }
 
-    /// The task of some rows.
-    pub(crate) fn task(&self, rows: &[usize]) -> Result<Problem> {
+    /// The problem of some rows, given by their places.
+    pub fn task(&self, rows: &[usize]) -> Result<Problem> {
         let measurements: Vec<usize> = rows.iter().map(|&r| self.rows[r].measurement as usize).collect();
         let likelihood = self.problem.likelihood.select(&measurements)?;
         Ok(Problem { likelihood, ..self.problem.clone() })
@@ -123,20 +126,21 @@ impl Run {
     }
 
     /// Samples as pictures' values, from -1 to 1.
-    pub(crate) fn values(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn values(&self, x: &Tensor) -> Result<Tensor> {
         self.space.symbols().map_or_else(|| Ok(x.clone()), |symbols| tokens::values(x, symbols))
     }
 
     /// Pictures' values as samples.
-    pub(crate) fn tokens(&self, values: &Tensor) -> Result<Tensor> {
+    pub fn tokens(&self, values: &Tensor) -> Result<Tensor> {
         match self.space.symbols() {
             Some(symbols) => Ok(tokens::tokens(values, symbols)?.0),
             None => Ok(values.clone()),
         }
     }
 
-    /// The noise of some rows.
-    pub(crate) fn noise(&self, rows: &[usize]) -> Noise {
+    /// The noise of some rows, given by their places.
+    #[must_use]
+    pub fn noise(&self, rows: &[usize]) -> Noise {
         Noise::new(self.seed, rows.iter().map(|&r| self.address(self.rows[r])).collect())
     }
 

@@ -1,6 +1,6 @@
 //! `daps validate discrete`: the discrete loop beside enumerated posteriors.
 
-use daps::validate::discrete::{self, Score};
+use daps_experiments::validate::discrete::{self, Score};
 
 use super::{Common, objects};
 use crate::Outcome;

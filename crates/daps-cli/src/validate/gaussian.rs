@@ -1,6 +1,6 @@
 //! `daps validate gaussian`: kernels, presets and exact draws on a Gaussian prior.
 
-use daps::validate::gaussian;
+use daps_experiments::validate::gaussian;
 
 use super::{Common, objects};
 use crate::Outcome;

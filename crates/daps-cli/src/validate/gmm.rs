@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use daps::plot::Panel;
-use daps::validate::gmm::{self, Cloud, Instance, Score, Summary};
 use daps::{Error, files};
+use daps_experiments::validate::gmm::{self, Cloud, Instance, Score, Summary};
 
 use super::{Common, lines, objects};
 use crate::Outcome;

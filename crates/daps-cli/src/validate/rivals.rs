@@ -1,7 +1,7 @@
 //! `daps validate rivals`: every method on a Gaussian prior.
 
-use daps::validate::gaussian;
-use daps::validate::gaussian::rivals::{self, Rival};
+use daps_experiments::validate::gaussian;
+use daps_experiments::validate::gaussian::rivals::{self, Rival};
 
 use super::{Common, objects};
 use crate::Outcome;

@@ -104,7 +104,8 @@ impl Chart<'_> {
 }
 
 /// About `count` round numbers within a range.
-pub(crate) fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
+#[must_use]
+pub fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
     let rough = (high - low) / count as f64;
     let power = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= rough).unwrap_or(power);
@@ -113,7 +114,8 @@ pub(crate) fn ticks(low: f64, high: f64, count: usize) -> Vec<f64> {
 }
 
 /// Three digits, without zeros at the end.
-pub(crate) fn label(v: f64) -> String {
+#[must_use]
+pub fn label(v: f64) -> String {
     let digits = if v != 0.0 { (2 - v.abs().log10().floor() as i32).clamp(0, 4) as usize } else { 0 };
     let text = format!("{v:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }

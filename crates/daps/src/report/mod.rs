@@ -8,8 +8,7 @@ use crate::outcome::{Curves, Outcome};
 use crate::output::Gallery;
 use crate::run::Run;
 use crate::summary::{Measurement, Summary};
-pub use chart::{Chart, Line};
-pub(crate) use chart::{label, ticks};
+pub use chart::{Chart, Line, label, ticks};
 pub use html::{Page, details, escape, figure, rich, table, unbroken};
 
 /// Measurements that a report shows.
