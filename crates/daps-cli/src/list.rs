@@ -1,7 +1,7 @@
 //! `daps list` and `daps explain`: what the registries hold.
 
 use clap::ValueEnum;
-use daps::core::NOISE_MODELS;
+use daps::core::{NOISE_MODELS, NoiseModel};
 use daps::library::{Library, Place};
 use daps::methods::kernel::KERNELS;
 use daps::methods::registry::METHODS;
@@ -211,7 +211,7 @@ fn beyond(preset: Preset) -> String {
 
 /// The steps that the preset paper takes with an operator.
 fn steps(operator: &Entry) -> anyhow::Result<String> {
-    let facts = daps::fit::facts(operator.name)?;
+    let facts = daps::fit::facts(operator.name, &NoiseModel::Level(daps::task::NOISE))?;
     if !facts.is_smooth {
         return Ok("  no derivative: kernels that follow a gradient do not fit".into());
     }

@@ -56,7 +56,6 @@ pub fn directory(out: &Path, resume: bool, checkpoint_every: f64) -> anyhow::Res
 pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool) -> anyhow::Result<Outcome> {
     let what = format!("setting up the operator {} and the prior", config.task.operator);
     let run = waiting(&what, || Run::new(config, base))?;
-    run.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
     let result = run.execute(directory, &mut Shown(&mut bar));
     if matches!(&result, Err(error) if error.is_cancelled()) {

@@ -138,7 +138,7 @@ impl Options {
         let is_missing = |f: &&FileParameter| f.required && !table.contains_key(f.name);
         match (needed.files.iter().find(is_missing), needed.without_file) {
             (Some(_), Some(drawing)) => operator = drawing.into(),
-            (Some(file), None) => bail!("{operator} needs {}: {}", flag(file.name), file.holds),
+            (Some(file), None) => bail!("{operator} needs {}: {}", file.option, file.holds),
             (None, _) => {}
         }
         Ok((operator, table))
@@ -153,15 +153,6 @@ fn not_drawn(operator: &str, options: &Table) -> anyhow::Result<()> {
         "{operator} would draw {what} at random; give {}, or the --seed with which this program made the measurement",
         entry.supply
     )
-}
-
-/// The option that gives a file parameter of an operator.
-fn flag(parameter: &str) -> String {
-    match parameter {
-        "mask" => "--mask FILE".into(),
-        "kernel" => "--kernel-file FILE".into(),
-        other => format!("--set {other}=FILE"),
-    }
 }
 
 fn operator_name(task: &str) -> String {
@@ -200,9 +191,8 @@ impl Args {
             not_drawn(&operator, &options)?;
         }
         let prior = prior::named(&self.prior)?;
-        let discrete = prior::open(&prior, Path::new(""))?.is_discrete();
         let kernel = self.kernel.as_deref().filter(|_| blur_kernel.is_none());
-        let method = self.method(&operator, discrete, kernel)?;
+        let method = self.method(&operator, kernel)?;
         let task = TaskConfig {
             shape: self.shape.clone(),
             noise: self.noise.clone(),
@@ -226,7 +216,7 @@ impl Args {
         (is_blur && !is_name && (path.extension().is_some() || path.is_file())).then_some(path)
     }
 
-    fn method(&self, operator: &str, discrete: bool, kernel: Option<&str>) -> anyhow::Result<MethodConfig> {
+    fn method(&self, operator: &str, kernel: Option<&str>) -> anyhow::Result<MethodConfig> {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
             if self.method.is_some() || self.budget.is_some() || kernel.is_some() {
                 bail!(
@@ -241,14 +231,14 @@ impl Args {
             kernel: kernel.map(PartialKernel::named),
             ..DapsSettings::default()
         };
-        Ok(match self.method.as_deref().unwrap_or(task::default_method(discrete)) {
-            "daps" => MethodConfig::Daps(DapsSettings {
-                preset: settings.preset.or(Some(Preset::Best)),
-                ..settings
-            }),
-            "discrete_daps" => MethodConfig::Unnamed(settings).over(true)?,
-            other if settings == DapsSettings::default() => MethodConfig::named(other)?,
-            other => {
+        let ours = DapsSettings { preset: settings.preset.or(Some(Preset::Best)), ..settings.clone() };
+        Ok(match self.method.as_deref() {
+            // DAPS: the prior says over what.
+            None => MethodConfig::Unnamed(ours),
+            Some("daps") => MethodConfig::Unnamed(ours).over(false)?,
+            Some("discrete_daps") => MethodConfig::Unnamed(ours).over(true)?,
+            Some(other) if settings == DapsSettings::default() => MethodConfig::named(other)?,
+            Some(other) => {
                 MethodConfig::named(other)?;
                 bail!("{other} has no presets, budgets or kernels; leave out --preset, --budget and --kernel")
             }

@@ -65,15 +65,10 @@ impl Problem {
 
     /// Checks that prior and likelihood speak of the same thing.
     pub fn of(model: Model, likelihood: Arc<dyn Likelihood>) -> Result<Self> {
-        let needed = likelihood.measured_by().and_then(|operator| operator.domain());
-        if let Some(kind) = needed.filter(|kind| *kind != model.space().kind()) {
-            let what = format!("the prior's samples, as seen by {}", likelihood.name());
-            return Err(Error::invalid(what, kind.words(), model.space()));
-        }
-        if model.shape() != likelihood.input_shape() {
-            let what = format!("the prior's samples, as seen by {}", likelihood.name());
-            return Err(Error::shape(what, likelihood.input_shape(), model.shape()));
-        }
+        let space = model.space();
+        let kind = likelihood.measured_by().and_then(|operator| operator.domain()).unwrap_or(space.kind());
+        let measured = Space::new(likelihood.input_shape(), kind);
+        measured.check(&format!("the prior's samples, as seen by {}", likelihood.name()), &space)?;
         Ok(Self { model, likelihood })
     }
 
@@ -128,6 +123,15 @@ pub fn shrink_factor(input: &[usize], output: &[usize]) -> Option<usize> {
 }
 
 impl Need {
+    /// Whether it is a power of the Gaussian noise model.
+    fn is_gaussian(self) -> bool {
+        use Need::{ConjugateOperator, FourierMagnitudes, LinearOperator, SmallerImage, SpectralOperator};
+        matches!(
+            self,
+            LinearOperator | SpectralOperator | ConjugateOperator | FourierMagnitudes | SmallerImage
+        )
+    }
+
     /// Whether a task has it.
     #[must_use]
     pub fn met_by(self, task: &Problem) -> bool {
@@ -191,6 +195,11 @@ pub trait Method: Send + Sync {
     /// The powers it needs, as configured.
     fn needs(&self) -> Vec<Need>;
 
+    /// Whether it draws the unknown parameters of a likelihood along with x.
+    fn draws_parameters(&self) -> bool {
+        false
+    }
+
     /// The levels that it walks through.
     fn schedule(&self) -> Result<Schedule>;
 
@@ -233,8 +242,15 @@ pub trait Method: Send + Sync {
         } else {
             task.denoiser(name)?;
         }
+        if task.likelihood.as_nuisance().is_some() && !self.draws_parameters() {
+            return Err(Error::missing(name, "a known noise level", task.likelihood.name()));
+        }
         for need in needs {
             if !need.met_by(task) {
+                // Of noise that is not Gaussian, the operator is not what is wrong.
+                if need.is_gaussian() && task.likelihood.as_gaussian().is_none() {
+                    return Err(Error::missing(name, "Gaussian measurement noise", "this measurement"));
+                }
                 let whom = match need {
                     Need::DifferentiableDenoiser | Need::Images => "this prior",
                     _ => task.likelihood.name(),

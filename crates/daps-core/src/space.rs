@@ -109,27 +109,37 @@ pub struct Metrics {
 }
 
 impl Space {
+    /// Samples of a kind, with the scale that is usual for it.
+    #[must_use]
+    pub fn new(shape: &[usize], kind: Kind) -> Self {
+        let scale = match kind {
+            Kind::Image | Kind::Tokens { .. } => Scale::BYTES,
+            Kind::Complex | Kind::Vector => Scale::PLAIN,
+        };
+        Self { shape: shape.to_vec(), kind, scale }
+    }
+
     /// The space that a shape suggests: `[1 or 3, h, w]` is an image, `[2, h, w]` a complex image, any other one a vector.
     #[must_use]
     pub fn of_shape(shape: &[usize]) -> Self {
-        let (kind, scale) = match *shape {
-            [1 | 3, h, w] if h > 1 && w > 1 => (Kind::Image, Scale::BYTES),
-            [2, h, w] if h > 1 && w > 1 => (Kind::Complex, Scale::PLAIN),
-            _ => (Kind::Vector, Scale::PLAIN),
+        let kind = match *shape {
+            [1 | 3, h, w] if h > 1 && w > 1 => Kind::Image,
+            [2, h, w] if h > 1 && w > 1 => Kind::Complex,
+            _ => Kind::Vector,
         };
-        Self { shape: shape.to_vec(), kind, scale }
+        Self::new(shape, kind)
     }
 
     /// Tokens over an alphabet; in pictures they are grey values from dark to light.
     #[must_use]
     pub fn tokens(shape: &[usize], symbols: usize) -> Self {
-        Self { shape: shape.to_vec(), kind: Kind::Tokens { symbols }, scale: Scale::BYTES }
+        Self::new(shape, Kind::Tokens { symbols })
     }
 
     /// Numbers without a picture, whatever their shape.
     #[must_use]
     pub fn vector(shape: &[usize]) -> Self {
-        Self { shape: shape.to_vec(), kind: Kind::Vector, scale: Scale::PLAIN }
+        Self::new(shape, Kind::Vector)
     }
 
     /// The same with another meaning of its unit.
@@ -195,15 +205,18 @@ impl Space {
 
     /// Refuses another space in one sentence: `whose` says whose samples the other ones are.
     pub fn check(&self, whose: &str, other: &Self) -> Result<()> {
-        if self.shape != other.shape {
-            return Err(Error::shape(whose, &self.shape, &other.shape));
-        }
         let same = match (self.kind, other.kind) {
             // A vector is any list of numbers; only tokens are none.
             (Kind::Vector, kind) | (kind, Kind::Vector) => !matches!(kind, Kind::Tokens { .. }),
             (a, b) => a == b,
         };
-        if same { Ok(()) } else { Err(Error::invalid(whose, self.to_string(), other)) }
+        if !same {
+            return Err(Error::invalid(whose, self.to_string(), other));
+        }
+        if self.shape != other.shape {
+            return Err(Error::shape(whose, &self.shape, &other.shape));
+        }
+        Ok(())
     }
 }
 

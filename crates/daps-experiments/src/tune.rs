@@ -180,8 +180,7 @@ impl Search {
         let is_setting = |p: &&Parameter| {
             let mut settings = method.settings.clone();
             p.set(&mut settings, p.default);
-            let fits = |operator: &str| resolved(&method.name, &settings, operator);
-            config.tasks().all(|t| fits(&t.operator).is_ok())
+            config.tasks().all(|task| resolved(&method.name, &settings, task).is_ok())
         };
         let parameters: Vec<Parameter> =
             entry.parameters.iter().filter(is_free).filter(is_setting).copied().collect();
@@ -274,7 +273,7 @@ impl Search {
         };
         let (trials, metric, images) = (config.methods.len(), self.metric.name(), experiment.images());
         for (task, found) in config.tasks().zip(found).filter(|(_, f)| f.score.is_some()) {
-            let settings = resolved(name, &config.methods[found.trial].settings, &task.operator)?;
+            let settings = resolved(name, &config.methods[found.trial].settings, task)?;
             tuned.tasks.insert(task.operator.clone(), settings);
             let how = format!(
                 "the best of {trials} trials by {metric} on {images} images with {} each, seed {}, {}; prior: {}",

@@ -9,9 +9,12 @@ use daps_methods::MethodConfig;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-/// The settings of a method on an operator with every default and preset spelled out, as a file has them.
-pub(crate) fn resolved(method: &str, settings: &Table, operator: &str) -> Result<Table> {
-    let mut table = MethodConfig::new(method, settings.clone())?.resolved(&facts(operator)?)?.to_table()?;
+use crate::experiment::ExperimentTask;
+
+/// The settings of a method on a task with every default and preset spelled out, as a file has them.
+pub(crate) fn resolved(method: &str, settings: &Table, task: &ExperimentTask) -> Result<Table> {
+    let facts = facts(&task.operator, &task.noise)?;
+    let mut table = MethodConfig::new(method, settings.clone())?.resolved(&facts)?.to_table()?;
     table.remove("name");
     Ok(table)
 }

@@ -109,6 +109,10 @@ impl Method for Daps {
         }
     }
 
+    fn draws_parameters(&self) -> bool {
+        true
+    }
+
     fn check(&self, task: &Problem) -> Result<()> {
         self.check_needs(task)?;
         if self.beta.is_some() && task.likelihood.as_gaussian().is_none() {

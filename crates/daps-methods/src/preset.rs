@@ -253,11 +253,11 @@ impl Preset {
         let decay = |eta0, delta| StepSize::Decay { eta0, delta, by, cut: None };
         let follow = StepSize::Curvature { factor: STEP_IN_CURVATURES };
         let (steps, step_size) = match facts.tuned {
-            // The 2024 and 2025 code runs nonlinear deblurring with 200 steps of 1e-5.
-            Some(row) if row.task == "nonlinear_blur" && self != Self::Paper => {
-                (200, decay(1e-5, default_delta()))
+            Some(row) => {
+                let papers = (LANGEVIN_STEPS, row.langevin_eta0);
+                let (steps, eta0) = row.code.filter(|_| self != Self::Paper).unwrap_or(papers);
+                (steps, decay(eta0, default_delta()))
             }
-            Some(row) => (LANGEVIN_STEPS, decay(row.langevin_eta0, default_delta())),
             None => (LANGEVIN_STEPS, follow.clone()),
         };
         Ok(match kernel {

@@ -17,6 +17,8 @@ pub struct TaskSettings {
     pub budget: &'static str,
     /// Langevin η0; N = 100 and δ = 0.01 throughout.
     pub langevin_eta0: f64,
+    /// Langevin's N and η0 in the code of 2024 and 2025, where they are others.
+    pub code: Option<(usize, f64)>,
     /// HMC: N, η0, δ, μ.
     pub hmc: (usize, f64, f64, f64),
 }
@@ -29,6 +31,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: LINEAR_BUDGET,
         langevin_eta0: 1e-4,
+        code: None,
         hmc: (12, 1.04e-4, 0.012, 0.90),
     },
     TaskSettings {
@@ -36,6 +39,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: LINEAR_BUDGET,
         langevin_eta0: 5e-5,
+        code: None,
         hmc: (84, 1.15e-5, 0.014, 0.003),
     },
     TaskSettings {
@@ -43,6 +47,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &["inpaint"],
         budget: LINEAR_BUDGET,
         langevin_eta0: 1e-4,
+        code: None,
         hmc: (11, 3.56e-5, 0.015, 0.80),
     },
     TaskSettings {
@@ -50,6 +55,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: LINEAR_BUDGET,
         langevin_eta0: 1e-4,
+        code: None,
         hmc: (82, 4.04e-5, 0.011, 0.10),
     },
     TaskSettings {
@@ -57,6 +63,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &["blur", "mri"],
         budget: LINEAR_BUDGET,
         langevin_eta0: 5e-5,
+        code: None,
         hmc: (96, 3.69e-5, 0.010, 0.11),
     },
     TaskSettings {
@@ -64,6 +71,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: NONLINEAR_BUDGET,
         langevin_eta0: 5e-5,
+        code: None,
         hmc: (62, 9.75e-6, 0.019, 0.73),
     },
     TaskSettings {
@@ -71,6 +79,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: NONLINEAR_BUDGET,
         langevin_eta0: 5e-5,
+        code: Some((200, 1e-5)),
         hmc: (85, 1.2e-5, 0.012, 0.46),
     },
     TaskSettings {
@@ -78,6 +87,7 @@ pub const TASKS: &[TaskSettings] = &[
         also: &[],
         budget: NONLINEAR_BUDGET,
         langevin_eta0: 2e-5,
+        code: None,
         hmc: (100, 2.18e-5, 0.013, 0.23),
     },
 ];

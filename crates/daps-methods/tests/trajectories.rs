@@ -33,8 +33,12 @@ fn prior() -> NetworkPrior {
         num_head_channels: Some(32),
         ..AdmConfig::ffhq256()
     };
-    let config =
-        NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp(), patch: 1 };
+    let config = NetworkConfig {
+        network: Architecture::Adm(adm),
+        preconditioning: Preconditioning::vp(),
+        patch: 1,
+        space: None,
+    };
     NetworkPrior::load(&golden("adm_tiny.weights.safetensors"), Some(&config)).unwrap()
 }
 

@@ -1,9 +1,8 @@
-//! Measures of samples, in f64: distances between sample sets, tests of calibration, diagnostics of chains, image quality.
+//! Measures of samples, in f64: distances between sample sets, tests of calibration, image quality.
 
 pub mod assignment;
 pub mod calibration;
 mod convnet;
-pub mod diagnostics;
 pub mod fid;
 pub mod image;
 pub mod inception;

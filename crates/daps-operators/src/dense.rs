@@ -181,8 +181,11 @@ pub(crate) struct DenseParams {
 }
 
 impl Params for DenseParams {
-    const FILES: &'static [FileParameter] =
-        &[required("matrix", "an array [outputs, inputs], inputs in the order of the flattened sample")];
+    const FILES: &'static [FileParameter] = &[required(
+        "matrix",
+        "--set matrix=FILE",
+        "an array [outputs, inputs], inputs in the order of the flattened sample",
+    )];
 
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let matrix = with_rank(&read(&self.matrix, "matrix")?, 3)?;

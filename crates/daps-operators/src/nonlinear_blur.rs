@@ -189,7 +189,7 @@ impl Default for NonlinearParams {
 }
 
 impl Params for NonlinearParams {
-    const FILES: &'static [FileParameter] = &[optional("kernel", KERNEL_FILE)];
+    const FILES: &'static [FileParameter] = &[optional("kernel", "--kernel-file FILE", KERNEL_FILE)];
     const SUPPLY: &'static str = SUPPLY;
 
     fn complete(self, shape: &[usize]) -> Self {

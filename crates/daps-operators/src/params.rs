@@ -70,12 +70,12 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
     }
 }
 
-pub(crate) const fn required(name: &'static str, holds: &'static str) -> FileParameter {
-    FileParameter { name, holds, required: true }
+pub(crate) const fn required(name: &'static str, option: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, option, holds, required: true }
 }
 
-pub(crate) const fn optional(name: &'static str, holds: &'static str) -> FileParameter {
-    FileParameter { name, holds, required: false }
+pub(crate) const fn optional(name: &'static str, option: &'static str, holds: &'static str) -> FileParameter {
+    FileParameter { name, option, holds, required: false }
 }
 
 /// Refuses settings of what a file says.

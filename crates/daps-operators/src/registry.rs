@@ -74,6 +74,8 @@ impl Entry {
 pub struct FileParameter {
     /// Its name.
     pub name: &'static str,
+    /// The option of `daps solve` that gives it.
+    pub option: &'static str,
     /// What the file holds.
     pub holds: &'static str,
     /// Whether it must be given.

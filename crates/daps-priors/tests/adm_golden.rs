@@ -89,7 +89,12 @@ fn every_option_trains() {
         adm.attention_resolutions = vec![4];
         adm.num_heads = 2;
         change(&mut adm);
-        NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::iddpm(), patch: 1 }
+        NetworkConfig {
+            network: Architecture::Adm(adm),
+            preconditioning: Preconditioning::iddpm(),
+            patch: 1,
+            space: None,
+        }
     };
     let options: [fn(&mut AdmConfig); 6] = [
         |_| {},

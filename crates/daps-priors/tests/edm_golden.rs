@@ -44,7 +44,12 @@ fn song() -> SongConfig {
 fn song_network(change: fn(&mut SongConfig)) -> NetworkConfig {
     let mut config = song();
     change(&mut config);
-    NetworkConfig { network: Architecture::Song(config), preconditioning: Preconditioning::edm(), patch: 1 }
+    NetworkConfig {
+        network: Architecture::Song(config),
+        preconditioning: Preconditioning::edm(),
+        patch: 1,
+        space: None,
+    }
 }
 
 /// Every option builds, runs and gives gradients to all of its weights; augmentation weights have no part in a
@@ -73,6 +78,7 @@ fn every_option_trains() {
             network: Architecture::Dhariwal(dhariwal),
             preconditioning: Preconditioning::Ve,
             patch: 1,
+            space: None,
         },
     ];
     let x = Tensor::randn(0f32, 1.0, (2, 3, 16, 16), &Device::Cpu).unwrap();

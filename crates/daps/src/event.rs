@@ -1,5 +1,5 @@
-//! What a run tells those who watch: owned messages that can be kept, sent and written down. A progress bar and the trace are two
-//! who watch; none of them can change a sample.
+//! What a run tells those who watch: owned messages that can be kept, sent and written down. Progress bars and programs watch;
+//! none of them can change a sample. The trace has the same levels: a run's ledger keeps them, so that it resumes with them.
 
 use std::ops::ControlFlow;
 
@@ -133,7 +133,7 @@ impl RunObserver for Shown<'_> {
                 let note = format!("level {} of {}, sigma {:.3}", level.level + 1, level.of, level.sigma);
                 return self.0.step(&note);
             }
-            RunEvent::Note { text } => self.0.note(text),
+            RunEvent::Note { text } => self.0.note(&format!("note: {text}")),
             RunEvent::Batch { .. } => {}
             RunEvent::End => self.0.end(),
         }
@@ -158,5 +158,34 @@ mod tests {
         assert_eq!((back.rows, back.discrepancy[0], back.psnr), (level.rows, 1.25, vec![]));
         assert!(back.sigma.is_nan() && back.discrepancy[1].is_nan(), "{line}");
         assert!(serde_json::from_str::<LevelDone>("{ \"batch\": 0 }").is_err());
+    }
+
+    #[test]
+    fn every_message_survives_being_sent() {
+        let words = |text: &str| text.to_owned();
+        let messages = [
+            RunEvent::Begin {
+                title: words("deblurring"),
+                prior: words("faces"),
+                method: words("daps"),
+                measurements: vec![words("a"), words("b")],
+                chains: 3,
+                levels: 48,
+                done: 7,
+            },
+            RunEvent::Level(LevelDone {
+                of: 3,
+                rows: vec![(1, 2)],
+                discrepancy: vec![1.0],
+                ..LevelDone::default()
+            }),
+            RunEvent::Note { text: words("a line") },
+            RunEvent::Batch { done: 1, of: 2 },
+            RunEvent::End,
+        ];
+        for message in messages {
+            let line = serde_json::to_string(&message).unwrap();
+            assert_eq!(serde_json::from_str::<RunEvent>(&line).unwrap(), message, "{line}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::real::{batched, from_f64};
-use daps_core::{Corruption, Gaussian, Mismatch, Operator, Problem, Rate, RowCovariance};
+use daps_core::{Corruption, Gaussian, Mismatch, NoiseModel, Operator, Problem, Rate, RowCovariance, Space};
 use daps_methods::Facts;
 use daps_methods::registry::METHODS;
 use daps_operators::registry::OPERATORS;
@@ -20,10 +20,18 @@ pub struct Fit {
     pub refusals: Vec<Option<String>>,
 }
 
-/// What presets ask of a measurement by the operator of a name, under Gaussian noise: it is the same at any size.
-pub fn facts(operator: &str) -> Result<Facts> {
+/// What presets ask of a measurement by the operator of a name under some noise: it is the same at any size.
+pub fn facts(operator: &str, noise: &NoiseModel) -> Result<Facts> {
     let operator = daps_operators::entry(operator)?.small()?;
-    Ok(Facts::of(&*continuous_task(operator)?.likelihood))
+    let y = zeros(&*operator)?;
+    let space = Space::of_shape(operator.input_shape());
+    Ok(Facts::of(&*noise.likelihood(operator, &y, &space, DType::F64)?))
+}
+
+/// A measurement that is zero everywhere.
+fn zeros(operator: &dyn Operator) -> Result<Tensor> {
+    let dims = batched(operator.rows().unwrap_or(1), operator.output_shape());
+    Ok(from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?)
 }
 
 /// Asks every method about a small task of every operator, with a prior that has all powers, and of tokens where it measures
@@ -58,9 +66,7 @@ pub fn matrix() -> Result<Vec<Fit>> {
 
 /// A measurement of zeros under Gaussian noise, with a Gaussian prior.
 fn continuous_task(operator: Arc<dyn Operator>) -> Result<Problem> {
-    let (shape, rows) = (operator.input_shape().to_vec(), operator.rows().unwrap_or(1));
-    let dims = batched(rows, operator.output_shape());
-    let y = from_f64(vec![0.0; dims.iter().product()], &dims, DType::F64)?;
+    let (shape, y) = (operator.input_shape().to_vec(), zeros(&*operator)?);
     let mean = vec![0.0; shape.iter().product()];
     let prior = GaussianMixture::gaussian(&shape, mean, RowCovariance::Scalar(1.0))?;
     Ok(Problem::new(Arc::new(prior), Arc::new(Gaussian::new(operator, y, 0.1)?))?)

@@ -161,7 +161,11 @@ impl Run {
     pub fn execute(&self, directory: &Directory, observer: &mut dyn RunObserver) -> Result<Summary> {
         let (mut record, mut ledger) = Record::open(self, directory)?;
         if let Some(summary) = record.finished()? {
+            let levels = self.method.levels() * self.rows.len().div_ceil(self.batch);
+            _ = observer.event(&self.begin(levels, levels));
+            self.tell_notes(observer);
             _ = observer.event(&RunEvent::Note { text: "already done; nothing is sampled again".into() });
+            _ = observer.event(&RunEvent::End);
             return Ok(summary);
         }
         self.drive(&mut ledger, observer, &mut |ledger, state, now| record.save(ledger, state, now))?;
@@ -182,6 +186,7 @@ impl Run {
         if observer.event(&self.begin(of * levels, done)).is_break() {
             return Err(stopped_at(0));
         }
+        self.tell_notes(observer);
         let (mut lost, pictures) = (None, observer.wants_pictures());
         for rows in batches.into_iter().skip(first) {
             if let Some(state) = &from {
@@ -230,6 +235,13 @@ impl Run {
         match lost.filter(|_| ledger.all_diverged()) {
             Some(error) => Err(error.into()),
             None => Ok(()),
+        }
+    }
+
+    /// What a user should know about the run's parts.
+    fn tell_notes(&self, observer: &mut dyn RunObserver) {
+        for text in self.notes() {
+            _ = observer.event(&RunEvent::Note { text: text.clone() });
         }
     }
 

@@ -65,6 +65,7 @@ pub fn default_method(discrete: bool) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use daps_core::NoiseModel;
 
     #[test]
     fn every_task_is_an_operator_with_defaults() {
@@ -82,7 +83,7 @@ mod tests {
     fn our_presets_draw_exactly_where_the_operator_is_linear() {
         for entry in daps_operators::registry::OPERATORS {
             let linear = entry.small().unwrap().as_linear().is_some();
-            let facts = crate::fit::facts(entry.name).unwrap();
+            let facts = crate::fit::facts(entry.name, &NoiseModel::Level(NOISE)).unwrap();
             let daps = daps_methods::Preset::Fast.settings_by(&facts, None, None).unwrap();
             assert_eq!(
                 matches!(daps.kernel, daps_methods::kernel::KernelConfig::Exact(_)),

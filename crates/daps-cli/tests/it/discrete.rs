@@ -144,7 +144,8 @@ fn what_cannot_be_used_gets_one_sentence() {
     };
     refuse(&with(&["--task", "xor", "--set", "pairs=[[0, 4096]]"]), "xor pair index: expected below 1024");
     refuse(&with(&["--task", "xor", "--method", "dps"]), "dps needs a denoiser");
-    refuse(&with(&["--task", "xor", "--preset", "quick"]), "known: paper, fast, best");
+    refuse(&with(&["--task", "xor", "--preset", "quick"]), "known: paper, legacy, official, fast, best");
+    refuse(&with(&["--task", "xor", "--preset", "legacy"]), "known: paper, fast, best");
     refuse(&with(&["--task", "super_resolution"]), "needs a measurement of tokens");
     refuse(&with(&["--task", "xor", "--set", "pairs=1024"]), "exact needs groups of few tokens");
     refuse(&with(&["--task", "xor", "--budget", "1k"]), "discrete_daps.budget: expected a number of levels");

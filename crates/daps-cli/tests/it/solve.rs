@@ -290,19 +290,34 @@ fn a_killed_solve_resumes_to_the_same_bytes() {
             .map(|name| fs::read(out.join(name)).unwrap())
     };
     let whole = scene.text("whole");
-    let words = command(&whole);
-    assert!(daps(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
     let mut interrupted = 0;
-    for milliseconds in [0, 100, 250, 500] {
-        let out = scene.text(&format!("killed-{milliseconds}"));
-        let mut words = command(&out);
-        let args: Vec<&str> = words.iter().map(String::as_str).collect();
-        interrupted += usize::from(killed(&args, Path::new(&out), Duration::from_millis(milliseconds)));
-        words.push("--resume".into());
-        let output = daps(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        assert!(read(Path::new(&out)) == read(Path::new(&whole)), "killed after {milliseconds} ms");
-        assert!(!Path::new(&out).join("checkpoint.safetensors").exists());
+    for (noise, statistic) in
+        [("poisson:peak=30", "Pearson's χ²"), ("unknown:level=0.1", "χ²"), ("0.05", "χ²")]
+    {
+        let command = |out: &str| {
+            let mut words = command(out);
+            words.extend(["--noise".to_owned(), noise.to_owned()]);
+            words
+        };
+        let words = command(&whole);
+        _ = fs::remove_dir_all(&whole);
+        assert!(daps(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+        let found: Value =
+            serde_json::from_slice(&fs::read(scene.path("whole/metrics.json")).unwrap()).unwrap();
+        assert_eq!(found["measurements"][0]["statistic"], statistic, "{noise}");
+        assert!(found["chi2"].as_f64().unwrap() > 0.0, "{noise}");
+        for milliseconds in [0, 100, 250, 500] {
+            let out = scene.text(&format!("killed-{milliseconds}"));
+            _ = fs::remove_dir_all(&out);
+            let mut words = command(&out);
+            let args: Vec<&str> = words.iter().map(String::as_str).collect();
+            interrupted += usize::from(killed(&args, Path::new(&out), Duration::from_millis(milliseconds)));
+            words.push("--resume".into());
+            let output = daps(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            assert!(read(Path::new(&out)) == read(Path::new(&whole)), "killed after {milliseconds} ms");
+            assert!(!Path::new(&out).join("checkpoint.safetensors").exists());
+        }
     }
     assert!(interrupted > 0, "no run was killed between its first checkpoint and its end");
     // A picture that has changed since is noticed.

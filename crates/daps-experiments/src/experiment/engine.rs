@@ -20,6 +20,8 @@ use super::{Experiment, Pair, pace, write};
 /// How far an experiment came.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Progressed {
+    /// The prior's name, and the digest of its weights.
+    pub prior: String,
     /// Cells of the table, without unfit pairs.
     pub cells: usize,
     /// Cells that are done.
@@ -114,6 +116,7 @@ impl Experiment {
         let cells: Vec<Cell> = keys().filter_map(|(b, key)| Some(b.labelled(store.get(key)?))).collect();
         let still = whole().map(|(b, n)| self.missing(store.cells(), directory, b, n).len()).sum::<usize>();
         let progressed = Progressed {
+            prior: self.prior_in_words(),
             cells: blocks.iter().map(|b| b.keys.len()).sum(),
             done: blocks.iter().map(|b| b.keys.len()).sum::<usize>() - still,
             ran: left - still,

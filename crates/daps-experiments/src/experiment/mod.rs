@@ -186,8 +186,8 @@ impl Experiment {
         for (method, tuned) in self.config.methods.iter().zip(&self.tuned) {
             let (Some(file), Some(tuned)) = (&method.tuned, tuned) else { continue };
             let parameters = registry::entry(&method.name)?.parameters;
-            let fixed = |settings: &Table, operator: &str| {
-                let mut fixed = resolved(&method.name, settings, operator).unwrap_or_default();
+            let fixed = |settings: &Table, task: &ExperimentTask| {
+                let mut fixed = resolved(&method.name, settings, task).unwrap_or_default();
                 parameters.iter().for_each(|p| p.set(&mut fixed, p.default));
                 fixed
             };
@@ -196,7 +196,7 @@ impl Experiment {
                 |key: &str| method.settings.contains_key(key) || method.settings.contains_key("preset");
             let differs = |task: &&ExperimentTask| {
                 let Some(found) = tuned.tasks.get(&task.operator) else { return false };
-                let (here, found) = (fixed(&method.settings, &task.operator), fixed(found, &task.operator));
+                let (here, found) = (fixed(&method.settings, task), fixed(found, task));
                 here.iter().any(|(key, value)| is_meant(key) && found.get(key) != Some(value))
             };
             let tasks: Vec<&str> = self.config.tasks().filter(differs).map(|t| t.label.as_str()).collect();
@@ -380,7 +380,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tune = |name: &str, settings: &str, searched: &str| {
             let settings = format!("{settings}\n{searched}").parse().unwrap();
-            let settings = resolved(name, &settings, "hdr");
+            let settings = resolved(name, &settings, &ExperimentTask::new("hdr"));
             let tasks = [("hdr".to_owned(), settings.unwrap())].into();
             let tuned = Tuned { name: name.into(), found: Default::default(), tasks };
             tuned.write(&dir.path().join("tuned.toml")).unwrap();

@@ -116,7 +116,7 @@ pub(crate) fn kernels(file: &Path, normalize: bool) -> Result<Vec<BlurKernel>> {
 pub(crate) const KERNEL_FILE: &str = "a picture (scaled to sum 1), or an array [height, width]";
 
 impl Params for BlurParams {
-    const FILES: &'static [FileParameter] = &[required("kernel", KERNEL_FILE)];
+    const FILES: &'static [FileParameter] = &[required("kernel", "--kernel-file FILE", KERNEL_FILE)];
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let kernels = kernels(&self.kernel, self.normalize)?;

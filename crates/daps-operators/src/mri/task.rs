@@ -33,10 +33,12 @@ impl Params for MriParams {
     const FILES: &'static [FileParameter] = &[
         optional(
             "maps",
+            "--set maps=FILE",
             "an array [coils, 2, height, width] of the coils' sensitivities, real and imaginary part",
         ),
         optional(
             "mask",
+            "--mask FILE",
             "an array [width] or [height, width] of zeros and ones: what was sampled, frequency 0 in the middle",
         ),
     ];

@@ -23,7 +23,12 @@ fn unet64() -> NetworkConfig {
         resblock_updown: false,
         ..AdmConfig::ffhq256()
     };
-    NetworkConfig { network: Architecture::Adm(config), preconditioning: Preconditioning::vp(), patch: 1 }
+    NetworkConfig {
+        network: Architecture::Adm(config),
+        preconditioning: Preconditioning::vp(),
+        patch: 1,
+        space: None,
+    }
 }
 
 /// Weights that keep the signal's size and leave no layer at zero, so that another program's output can be compared.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor, Var};
+use daps_core::{Kind, Scale, Space};
 use serde::{Deserialize, Serialize};
 
 use super::song::{DecoderType, EmbeddingType, EncoderType};
@@ -35,6 +36,21 @@ pub struct NetworkConfig {
     pub network: Architecture,
     /// The preconditioning.
     pub preconditioning: Preconditioning,
+    /// What its samples are, where their shape does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SpaceConfig>,
+}
+
+/// The table `[space]`: what the numbers of a sample are and what one unit means.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceConfig {
+    /// `image`, `complex` or `vector`; absent: what the shape suggests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// The unit: `{ gain = 32767.5, offset = 32767.5, unit = "of 65535" }` for 16 bits; absent: what is usual for the kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scale>,
 }
 
 fn one() -> usize {
@@ -74,11 +90,17 @@ pub const NAMED: &[Named] = &[
         patch: 1,
         network: Architecture::Dhariwal(DhariwalConfig::imagenet64()),
         preconditioning: Preconditioning::edm(),
+        space: None,
     }),
 ];
 
 fn adm(config: AdmConfig) -> NetworkConfig {
-    NetworkConfig { patch: 1, network: Architecture::Adm(config), preconditioning: Preconditioning::vp() }
+    NetworkConfig {
+        patch: 1,
+        network: Architecture::Adm(config),
+        preconditioning: Preconditioning::vp(),
+        space: None,
+    }
 }
 
 fn song(image_size: usize, channel_mult: &[usize], classes: usize, ncsnpp: bool) -> NetworkConfig {
@@ -90,7 +112,12 @@ fn song(image_size: usize, channel_mult: &[usize], classes: usize, ncsnpp: bool)
         config.resample_filter = vec![1.0, 3.0, 3.0, 1.0];
         config.channel_mult_noise = 2;
     }
-    NetworkConfig { patch: 1, network: Architecture::Song(config), preconditioning: Preconditioning::edm() }
+    NetworkConfig {
+        patch: 1,
+        network: Architecture::Song(config),
+        preconditioning: Preconditioning::edm(),
+        space: None,
+    }
 }
 
 /// The configuration of a public checkpoint.
@@ -131,6 +158,16 @@ impl NetworkConfig {
             return Err(daps_core::Error::invalid("network.kind", expected, got).into());
         }
         whole("patch", self.patch, 1, 64)?;
+        if let Some(SpaceConfig { kind, scale }) = &self.space {
+            if self.is_discrete() || matches!(kind, Some(Kind::Tokens { .. })) {
+                return Err(daps_core::Error::invalid("space", "none beside tokens", "a table").into());
+            }
+            if matches!(kind, Some(Kind::Complex)) && self.shape()[0] != 2 {
+                let expected = "two channels, real and imaginary parts";
+                return Err(daps_core::Error::invalid("space.kind complex", expected, self.shape()[0]).into());
+            }
+            scale.as_ref().map_or(Ok(()), Scale::check)?;
+        }
         self.preconditioning.check()?;
         if !self.seen()[0].is_multiple_of(self.patch * self.patch) {
             let expected = format!("a multiple of {}, the pixels of a patch", self.patch * self.patch);
@@ -142,6 +179,18 @@ impl NetworkConfig {
             return Err(daps_core::Error::invalid("network.channels", expected, self.seen()[0]).into());
         }
         Ok(())
+    }
+
+    /// The space of continuous samples of a shape.
+    #[must_use]
+    pub fn space(&self, shape: &[usize]) -> Space {
+        let said = self.space.as_ref();
+        let suggested = Space::of_shape(shape);
+        let space = said.and_then(|s| s.kind).map_or(suggested, |kind| Space::new(shape, kind));
+        match said.and_then(|s| s.scale.clone()) {
+            Some(scale) => space.with_scale(scale),
+            None => space,
+        }
     }
 
     /// Whether samples are tokens.
@@ -297,6 +346,26 @@ mod tests {
         assert_eq!(count("ffhq256"), 93_563_910);
         assert_eq!(count("imagenet256"), 552_814_086);
         assert!(named("ffhq").unwrap_err().to_string().contains("known: ffhq256, imagenet256"));
+    }
+
+    #[test]
+    fn a_file_says_what_its_samples_are_and_what_a_unit_means() {
+        let text = named("edm-ffhq64-ddpmpp").unwrap().to_toml().unwrap();
+        let plain = NetworkConfig::parse(&text).unwrap();
+        assert_eq!(plain.space(&[3, 8, 8]), Space::of_shape(&[3, 8, 8]));
+        let with = |space: &str| NetworkConfig::parse(&format!("{text}\n[space]\n{space}\n"));
+        let deep = with("scale = { gain = 32767.5, offset = 32767.5, unit = 'of 65535' }").unwrap();
+        assert_eq!(deep.space(&[3, 8, 8]).scale(), &Scale::SIXTEEN_BITS);
+        assert_eq!(with("kind = 'vector'").unwrap().space(&[3, 8, 8]).kind(), Kind::Vector);
+        assert_eq!(NetworkConfig::parse(&deep.to_toml().unwrap()).unwrap(), deep);
+        for (space, says) in [
+            ("kind = 'complex'", "space.kind complex: expected two channels"),
+            ("scale = { gain = 0.0 }", "scale: expected a finite gain other than 0"),
+            ("kind = { tokens = { symbols = 2 } }", "space: expected none beside tokens"),
+        ] {
+            let error = with(space).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     /// What is accepted can be built: every width that a norm sees was looked at.

@@ -18,7 +18,7 @@ mod tokens;
 use daps_nn::FeatureMap;
 
 pub use adm::AdmConfig;
-pub use config::{Architecture, NAMED, Named, NetworkConfig, named};
+pub use config::{Architecture, NAMED, Named, NetworkConfig, SpaceConfig, named};
 pub use convnet::ConvNetConfig;
 pub use dhariwal::DhariwalConfig;
 pub use parameters::Parameters;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use daps_core::real::{check_rows, combine};
-use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma, SpreadTable};
+use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma, Space, SpreadTable};
 use daps_nn::FeatureMap;
 
 use super::config::check_side;
@@ -28,6 +28,7 @@ pub struct NetworkPrior {
     needs_class: bool,
     class: Option<usize>,
     spread: Option<SpreadTable>,
+    config: Arc<NetworkConfig>,
 }
 
 impl NetworkPrior {
@@ -86,6 +87,7 @@ impl NetworkPrior {
             needs_class: config.needs_class(),
             class: None,
             spread: None,
+            config: Arc::new(config.clone()),
         })
     }
 
@@ -201,6 +203,10 @@ pub(crate) fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
 impl Denoiser for NetworkPrior {
     fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    fn space(&self) -> Space {
+        self.config.space(&self.shape)
     }
 
     fn denoise(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Tensor> {

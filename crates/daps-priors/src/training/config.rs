@@ -255,6 +255,7 @@ impl TrainConfig {
                 Goal::Tokens(&TokensConfig { symbols, rate }) => Preconditioning::Tokens { symbols, rate },
                 Goal::Classes(_) => Preconditioning::Classes,
             },
+            space: None,
         }
     }
 

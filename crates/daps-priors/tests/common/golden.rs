@@ -26,7 +26,12 @@ pub fn adm_tiny() -> NetworkConfig {
         num_head_channels: Some(32),
         ..AdmConfig::ffhq256()
     };
-    NetworkConfig { network: Architecture::Adm(adm), preconditioning: Preconditioning::vp(), patch: 1 }
+    NetworkConfig {
+        network: Architecture::Adm(adm),
+        preconditioning: Preconditioning::vp(),
+        patch: 1,
+        space: None,
+    }
 }
 
 /// Largest difference over the largest expected value.
