@@ -161,7 +161,7 @@ impl Run {
     pub fn execute(&self, directory: &Directory, observer: &mut dyn RunObserver) -> Result<Summary> {
         let (mut record, mut ledger) = Record::open(self, directory)?;
         if let Some(summary) = record.finished()? {
-            _ = observer.event(&RunEvent::Note { text: "already done; nothing is sampled again".into() });
+            _ = observer.event(&RunEvent::Note { text: "already finished; nothing to do".into() });
             return Ok(summary);
         }
         self.drive(&mut ledger, observer, &mut |ledger, state, now| record.save(ledger, state, now))?;

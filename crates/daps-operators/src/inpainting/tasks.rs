@@ -90,7 +90,7 @@ pub(crate) struct MaskParams {
 
 impl Params for MaskParams {
     const FILES: &'static [FileParameter] =
-        &[required("mask", "a picture (white = kept), or an array of zeros and ones [height, width]")];
+        &[required("mask", "an image (white = kept), or an array of zeros and ones [height, width]")];
     const WITHOUT_FILE: Option<&'static str> = Some("inpaint_random");
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
