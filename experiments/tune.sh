@@ -2,7 +2,7 @@
 # Tunes every method that has free parameters: the same number of trials on the same four faces, which stand in no table.
 #   experiments/tune.sh [PRIOR] [DATA] [TRIALS]
 # Searches run side by side with one thread each, which one image at a time fills better than one search with all threads.
-# One that was stopped goes on. The settings end up in experiments/tuned, where the experiments look for them.
+# A stopped search resumes. The settings end up in experiments/tuned, where the experiments look for them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prior=${1:-faces} data=${2:-data/faces64.tar} trials=${3:-8} runs=${RUNS:-runs}

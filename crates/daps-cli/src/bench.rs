@@ -21,20 +21,20 @@ pub enum Command {
 
 #[derive(clap::Args)]
 pub struct NnArgs {
-    /// Only cases of these kinds (conv, norm, attention, network, gemm) or whose names start so
+    /// Only cases of these kinds (conv, norm, attention, network, gemm), or whose names start with this
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Seconds behind every median
+    /// Seconds of measurement per case
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Print one JSON object per case
     #[arg(long)]
     json: bool,
-    /// Time nothing: write weights, inputs, outputs and gradients to this directory, for another program
+    /// Write weights, inputs, outputs and gradients to this directory for another program instead of timing
     #[arg(long, conflicts_with_all = ["json", "step"])]
     export: Option<PathBuf>,
-    /// For every line `forward N` or `backward N` of standard input, run the one chosen case once, then N times more,
-    /// and print the mean milliseconds of those N and the largest memory so far in MiB: another program can take turns
+    /// For each line `forward N` or `backward N` of standard input, run the chosen case once, then N more times. Print
+    /// the mean of those N in milliseconds and the peak memory in MiB. Another program can take turns this way
     #[arg(long, conflicts_with = "json")]
     step: bool,
 }
@@ -83,8 +83,11 @@ fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {
     cases.extend(daps::priors::network::bench::cases());
     let fits = |case: &Case, wanted: &String| case.kind == *wanted || case.name.starts_with(wanted.as_str());
     if let Some(unknown) = only.iter().find(|wanted| !cases.iter().any(|case| fits(case, wanted))) {
-        let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        bail!("--only: no case is called '{unknown}'; known: {}", names.join(", "));
+        let mut known: Vec<&str> = cases.iter().map(|case| case.kind).collect();
+        known.sort_unstable();
+        known.dedup();
+        known.extend(cases.iter().map(|case| case.name.as_str()));
+        bail!("--only: {}", daps::core::Error::unknown("case", unknown, known));
     }
     cases.retain(|case| only.is_empty() || only.iter().any(|wanted| fits(case, wanted)));
     Ok(cases)

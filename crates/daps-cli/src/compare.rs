@@ -9,15 +9,15 @@ use crate::table::{say, table};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Reconstructions: a picture, a folder of pictures, or .npy or .safetensors of shape [n, channels, height, width] (or one
-    /// image; of a run: samples.safetensors), values in [-1, 1] or bytes
+    /// Reconstructions: an image, a folder of images, or .npy or .safetensors of shape [n, channels, height, width] or
+    /// of one image, with values in [-1, 1] or bytes (for a run: samples.safetensors)
     images: PathBuf,
-    /// What they should be, in the same form (of a run: measurement.safetensors); one may stand for several reconstructions
+    /// The truth, in the same form (for a run: measurement.safetensors). One truth may serve several reconstructions
     truth: PathBuf,
-    /// Which tensor of the reconstructions' file to take, such as mean [default: samples, or the only one]
+    /// The tensor to read from the reconstructions' file, such as mean [default: samples, or the only one]
     #[arg(long)]
     tensor: Option<String>,
-    /// Print one JSON object for each metric instead of a table
+    /// Print one JSON object per metric instead of a table
     #[arg(long)]
     json: bool,
 }

@@ -13,22 +13,22 @@ use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// What to solve
+    /// The set of tasks
     #[arg(default_value = "faces")]
     what: What,
-    /// The directory to make [default: daps-demo, or daps-demo-discrete; with a number behind it where that is taken]
+    /// Output directory [default: daps-demo or daps-demo-discrete; a number is added if it exists]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// The prior: a name of `daps list priors`, or a checkpoint [default: faces, or binary-digits]
+    /// The prior: a name from `daps list priors`, or a checkpoint [default: faces, or binary-digits]
     #[arg(long)]
     prior: Option<String>,
-    /// The preset [default: fast, or best for discrete]
+    /// The preset of DAPS [default: fast, or best for discrete]
     #[arg(long)]
     preset: Option<String>,
     /// Posterior samples per task
     #[arg(long, default_value_t = daps::task::SAMPLES)]
     samples: usize,
-    /// Seed of everything that is random
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
     let result = demo.run(&mut bar);
     if matches!(&result, Err(error) if error.is_cancelled()) {
-        tell(&format!("stopped; what is done is in {}", out.display()));
+        tell(&format!("stopped; finished tasks are in {}", out.display()));
         return Ok(Outcome::Stopped);
     }
     let rows = result?;
@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let misfit = rows.first().map_or("", |r| r.summary.misfit_title());
     say(&table(&["task", "PSNR", "PSNR of mean", misfit, "denoiser calls", "seconds"], &cells, 1));
     say(&format!(
-        "the prior:    {}\nall pictures: {}\nthe report:   {}",
+        "the prior:  {}\nall images: {}\nthe report: {}",
         rows.first().map_or("", |r| r.summary.prior.as_str()),
         out.join("demo.png").display(),
         out.join("report.html").display()

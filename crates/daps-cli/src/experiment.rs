@@ -5,36 +5,35 @@ use std::path::{Path, PathBuf};
 use daps_experiments::experiment::{Estimate, Experiment, ExperimentConfig, PriorEntry, Progressed};
 
 use crate::Outcome;
-use crate::bar::Bar;
+use crate::bar::{Bar, waiting};
 use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The experiment as TOML: methods, tasks, images and seeds
+    /// Experiment file (TOML): methods, tasks, images and seeds
     file: PathBuf,
-    /// The directory of its results; what is done there is not run again [default: runs/experiment-NAME]
+    /// Output directory. Finished cells are not run again [default: runs/experiment-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Take cells that an experiment of this directory has run, whatever they are called there (may be given several times)
+    /// Reuse finished cells of another experiment's directory; labels may differ (repeatable)
     #[arg(long, value_name = "DIR")]
     reuse: Vec<PathBuf>,
     /// Use this prior instead of the file's
     #[arg(long)]
     prior: Option<String>,
-    /// Take the images from here instead: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey
-    /// prior)
+    /// Use these images: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey prior)
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Take only the last so many of them instead (0: all)
-    #[arg(long)]
+    /// Use only the last N images (0: all)
+    #[arg(long, value_name = "N")]
     held_out: Option<usize>,
-    /// Take this many images instead
+    /// Number of images
     #[arg(long)]
     images: Option<usize>,
-    /// Print the number of cells and about how long they will take, and run none
+    /// Print the number of cells and the estimated time; run nothing
     #[arg(long)]
     dry_run: bool,
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +49,7 @@ impl Args {
             config.data.source = std::path::absolute(data)?;
             // They belong to the file's own images.
             if config.data.labels.take().is_some() {
-                tell("note: the file's labels are of its own images; without them, there is no accuracy");
+                tell("note: the labels belong to the file's own images; no accuracy is computed");
             }
             if data.as_os_str() == daps_experiments::experiment::BUNDLED {
                 let base = self.file.parent().unwrap_or(Path::new("."));
@@ -75,7 +74,8 @@ impl Args {
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let config = args.config()?;
     let out = args.out.clone().unwrap_or_else(|| format!("runs/experiment-{}", config.name).into());
-    let experiment = Experiment::open(config, args.file.parent().unwrap_or(Path::new(".")))?;
+    let base = args.file.parent().unwrap_or(Path::new("."));
+    let experiment = waiting("setting up the operators and the prior", || Experiment::open(config, base))?;
     experiment.notes().iter().for_each(|note| tell(&format!("note: {note}")));
     let mut bar = Bar::new()?;
     if args.dry_run {
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
         show(&done, &out);
     }
     if done.done < done.cells {
-        tell("stopped; the same command goes on");
+        tell("stopped; rerun the command to resume");
         return Ok(Outcome::Stopped);
     }
     Ok(Outcome::Done)
@@ -100,8 +100,9 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
 
 fn show(done: &Progressed, out: &Path) {
     done.unfit.iter().for_each(|u| tell(&format!("left out: {u}")));
-    let failed = if done.failed > 0 { format!(", {} without a result", done.failed) } else { String::new() };
-    say(&format!("{} of {} cells done, {} of them now{failed}", done.done, done.cells, done.ran));
+    let failed = if done.failed > 0 { format!(", {} failed", done.failed) } else { String::new() };
+    say(&format!("{} of {} cells done ({} in this run){failed}", done.done, done.cells, done.ran));
+    say(&format!("the prior:  {}", done.prior));
     say(&format!("the table:  {}", out.join("results.csv").display()));
     say(&format!("the report: {}", out.join("report.html").display()));
 }
@@ -127,7 +128,7 @@ fn dry(args: &Args, estimates: &[Estimate]) -> anyhow::Result<Outcome> {
     };
     let fitting: Vec<&Estimate> = estimates.iter().filter(|e| e.refusal.is_none()).collect();
     let rows: Vec<Vec<String>> = fitting.iter().map(|e| row(e)).collect();
-    say(&table(&["task", "method", "cells", "to run", "about"], &rows, 2));
+    say(&table(&["task", "method", "cells", "to run", "estimate"], &rows, 2));
     for e in estimates {
         if let Some(refusal) = &e.refusal {
             say(&format!("left out: {} on {}: {refusal}", e.method, e.task));

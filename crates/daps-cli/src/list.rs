@@ -36,7 +36,7 @@ pub struct ListArgs {
 
 #[derive(clap::Args)]
 pub struct ExplainArgs {
-    /// A name that `daps list` shows, or `train` for every key of a training file
+    /// A name from `daps list`, or `train` for a training file with every key
     name: String,
 }
 
@@ -84,9 +84,9 @@ fn priors() -> anyhow::Result<Outcome> {
 /// Where weights are, or how to get them.
 fn where_found(place: &Place, name: &str) -> String {
     match place {
-        Place::Embedded(_) => "in the program".into(),
+        Place::Embedded(_) => "built in".into(),
         Place::File(path) => path.display().to_string(),
-        Place::Nowhere => format!("not here: daps weights get {name} [--from FILE]"),
+        Place::Nowhere => format!("not installed: run daps weights get {name} [--from FILE]"),
     }
 }
 
@@ -187,7 +187,24 @@ pub fn explain(args: &ExplainArgs) -> anyhow::Result<Outcome> {
     }
     let lists = What::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lists: Vec<String> = lists.map(|list| list.get_name().to_owned()).collect();
-    anyhow::bail!("nothing is called '{name}'; see: daps list {}, daps explain train", lists.join("|"))
+    let near = daps::core::suggestion(name, &known(&library));
+    anyhow::bail!("unknown name '{name}'; see: daps list {}, daps explain train{near}", lists.join("|"))
+}
+
+/// Every name that can be explained.
+fn known(library: &Library) -> Vec<&str> {
+    let mut known = vec!["train"];
+    known.extend(OPERATORS.iter().map(|o| o.name));
+    known.extend(KERNELS.iter().map(|k| k.name));
+    known.extend(METHODS.iter().map(|m| m.name));
+    known.extend(NOISE_MODELS.iter().map(|m| m.name));
+    known.extend(daps::priors::registry().iter().map(|kind| kind.name));
+    known.extend(library.manifest().priors().map(|entry| entry.name.as_str()));
+    known.extend(daps::task::all().map(|t| t.name));
+    known.extend(PRESETS.iter().map(|p| p.name));
+    known.extend(BUDGETS.iter().map(|b| b.name));
+    known.extend(gmm::METHODS.iter().map(|m| m.name));
+    known
 }
 
 /// A setting as a TOML file has it: a number as it is, anything else in quotes.

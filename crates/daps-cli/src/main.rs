@@ -23,9 +23,9 @@ use crate::table::tell;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Draw samples from the posterior of an inverse problem with a diffusion prior, and check that they are.
+/// Draw posterior samples for inverse problems with diffusion priors, and validate the samplers.
 #[derive(Parser)]
-#[command(version, about, propagate_version = true)]
+#[command(version, propagate_version = true)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -33,34 +33,34 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Solve every task of the paper's table on bundled faces: one picture, one report
+    /// Solve the paper's tasks on bundled images: one overview image, one report
     Demo(demo::Args),
-    /// Draw posterior samples for a picture or a measurement of your own
+    /// Draw posterior samples for your own image or measurement
     Solve(Box<solve::Args>),
-    /// Draw posterior samples for the problem of a configuration file
+    /// Draw posterior samples for a problem described in a TOML file
     Run(run::Args),
-    /// Run methods x tasks x images x seeds from a file: tables, drawings and a report; a killed one goes on
+    /// Run methods x tasks x images x seeds from a file: tables, plots and a report; rerun to resume
     Experiment(experiment::Args),
-    /// Search for a method's free parameters on a few images
+    /// Tune the free parameters of a method on a few images
     Tune(tune::Args),
     /// Compare samplers with posteriors that are known in closed form
     #[command(subcommand)]
     Validate(validate::Command),
-    /// The paper's two-dimensional experiment: DAPS beside DPS
+    /// Run the paper's two-dimensional experiment: DAPS and DPS
     Toy(toy::Args),
-    /// Train a network prior on a data set
+    /// Train a network prior, or a classifier, on a data set
     Train(train::Args),
     /// Compare reconstructions with the truth: PSNR, SSIM, LPIPS, FID
     Compare(compare::Args),
-    /// Look into checkpoints, convert them, fetch the weights of metrics
+    /// Inspect, convert and fetch weights
     #[command(subcommand)]
     Weights(weights::Command),
     /// Time layers and networks on this machine
     #[command(subcommand)]
     Bench(bench::Command),
-    /// List tasks, operators, kernels, methods, priors, presets, budgets or the methods of the mixture test bed
+    /// List tasks, operators, kernels, methods, priors, presets, budgets, noise models or mixture test-bed methods
     List(list::ListArgs),
-    /// Explain anything that `daps list` shows by its name
+    /// Explain a name from `daps list`
     Explain(list::ExplainArgs),
 }
 

@@ -13,18 +13,18 @@ use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The configuration: prior, task and method as TOML
+    /// Run file (TOML): task, prior and method
     config: PathBuf,
-    /// The run directory to make
+    /// Output directory
     #[arg(long)]
     out: PathBuf,
-    /// Go on with a run that was interrupted
+    /// Resume an interrupted run
     #[arg(long)]
     resume: bool,
-    /// Use this seed instead of the configuration's
+    /// Use this random seed instead of the file's
     #[arg(long)]
     seed: Option<u64>,
-    /// Draw this many samples per measurement instead of the configuration's
+    /// Draw this many samples per measurement, instead of the file's number
     #[arg(long)]
     samples: Option<usize>,
     /// Seconds between checkpoints
@@ -59,7 +59,7 @@ pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
     let result = run.execute(directory, &mut Shown(&mut bar));
     if matches!(&result, Err(error) if error.is_cancelled()) {
-        tell(&format!("stopped; go on with the same command and --out {} --resume", out.display()));
+        tell(&format!("stopped; to resume, rerun the command with --out {} --resume", out.display()));
         return Ok(Outcome::Stopped);
     }
     let summary = result?;
@@ -73,7 +73,7 @@ pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool
     Ok(Outcome::Done)
 }
 
-/// A name at which nothing lies: this one, or with a number behind it.
+/// A name that is free: this one, or this one with a number.
 pub fn free_name(name: &str) -> PathBuf {
     let numbered = (2..).map(|i| PathBuf::from(format!("{name}-{i}")));
     std::iter::once(PathBuf::from(name))
@@ -92,7 +92,7 @@ pub fn show(summary: &Summary, out: &Path) {
             std::iter::once(m.name.clone()).chain(numbers).collect()
         };
         let rows: Vec<Vec<String>> = summary.measurements.iter().map(row).collect();
-        say(&table(&["picture", "PSNR", "PSNR of mean", summary.misfit_title()], &rows, 1));
+        say(&table(&["image", "PSNR", "PSNR of mean", summary.misfit_title()], &rows, 1));
     }
     let line = |name: &str, value: String| say(&format!("  {name:<27} {value}"));
     line("prior", summary.prior.clone());
@@ -119,7 +119,7 @@ pub fn show(summary: &Summary, out: &Path) {
         }
     }
     if let Some((share, exact)) = summary.coverage() {
-        line("truth between the samples", format!("{share:.2} of it ({exact:.2} for exact samples)"));
+        line("coverage of the truth", format!("{share:.2} ({exact:.2} for exact samples)"));
     }
     for m in summary.measurements.iter().filter(|m| m.denoising_error.is_some()) {
         let psnr =

@@ -1,4 +1,4 @@
-//! `daps solve`: a picture and a task in, posterior samples and a report out.
+//! `daps solve`: an image and a task in, posterior samples and a report out.
 
 use std::path::{Path, PathBuf};
 
@@ -16,50 +16,49 @@ use crate::run::{directory, execute, free_name};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The task: a name of `daps list tasks`, or any operator
+    /// The task: a name from `daps list tasks`, or any operator
     #[arg(long)]
     task: String,
-    /// A clean picture (or a folder of them): it is measured first, and the answer is compared with it
+    /// A clean image, or a folder of them. daps measures it first and compares the samples with it
     #[arg(long, conflicts_with = "measurement", required_unless_present = "measurement")]
     image: Option<PathBuf>,
-    /// A measurement: a picture, .npy or .safetensors; no truth is needed
+    /// A measurement: an image, .npy or .safetensors. No truth is needed
     #[arg(long)]
     measurement: Option<PathBuf>,
     /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
-    /// The shape of a sample, such as 3,64,64, where the prior does not know it
+    /// The shape of a sample, such as 3,64,64, if the prior has no fixed shape
     #[arg(long, value_delimiter = ',')]
     shape: Vec<usize>,
     /// The method [default: daps, or discrete_daps for a prior over tokens]
     #[arg(long)]
     method: Option<String>,
-    /// DAPS's preset, or a TOML file of `daps tune` for any method [default: best]
+    /// A preset of DAPS, or a TOML file from `daps tune` for any method [default: best]
     #[arg(long)]
     preset: Option<String>,
-    /// Denoiser calls per sample: one of `daps list budgets`; of fast and best, any number
+    /// Denoiser calls per sample: a name from `daps list budgets`; fast and best take any number
     #[arg(long)]
     budget: Option<String>,
-    /// The kernel that draws x0 given y, instead of the preset's; of a blurring task, a file is the blur's own kernel, as with
-    /// --kernel-file
+    /// The MCMC kernel that draws x0 given y. For a blur task, a file is the blur kernel (same as --kernel-file)
     #[arg(long, value_name = "NAME|FILE")]
     kernel: Option<String>,
-    /// Posterior samples per picture
+    /// Posterior samples per image
     #[arg(long, default_value_t = task::SAMPLES)]
     samples: usize,
-    /// Seed of everything that is random [default: 0]
+    /// Random seed [default: 0]
     #[arg(long)]
     seed: Option<u64>,
-    /// The measurement's noise: its standard deviation for values from -1 to 1, or a model such as poisson:peak=30 (`daps list noise`)
+    /// The noise: a standard deviation for values in [-1, 1], or a model such as poisson:peak=30 (`daps list noise`)
     #[arg(long, default_value_t = NoiseModel::Level(task::NOISE), allow_negative_numbers = true)]
     noise: NoiseModel,
-    /// The run directory to make [default: runs/TASK-NAME]
+    /// Output directory [default: runs/TASK-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Go on with a run that was interrupted
+    /// Resume an interrupted run
     #[arg(long, requires = "out")]
     resume: bool,
-    /// Samples that run at once: memory depends on it, results do not
+    /// Samples per batch. It affects memory, not results
     #[arg(long, default_value_t = 16)]
     batch: usize,
     /// Seconds between checkpoints
@@ -72,32 +71,32 @@ pub struct Args {
     options: Options,
 }
 
-/// Settings of the task; each has the paper's value, scaled to the picture's side, where it is not given.
+/// Task settings. Defaults are the paper's values, scaled to the image size.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Task options")]
 struct Options {
-    /// Super-resolution: how many times smaller each side is
+    /// Super-resolution: the downsampling factor
     #[arg(long)]
     factor: Option<i64>,
-    /// Random inpainting: the hidden fraction [default: 0.7, or 0.5 for a prior over tokens]
+    /// Random inpainting: the hidden fraction of the pixels [default: 0.7, or 0.5 for a prior over tokens]
     #[arg(long)]
     fraction: Option<f64>,
-    /// Inpainting: a picture of what is seen (white) and hidden (black), or an array of ones and zeros
+    /// Inpainting: the mask, as an image (white: seen, black: hidden) or as an array of ones and zeros
     #[arg(long)]
     mask: Option<PathBuf>,
-    /// Box: its side; blur: the kernel's
+    /// Side of the hidden box, or of the blur kernel
     #[arg(long)]
     size: Option<i64>,
     /// Gaussian blur: standard deviation in pixels
     #[arg(long)]
     std: Option<f64>,
-    /// Motion and nonlinear blur: how wild the shake is, from 0 to 1
+    /// Motion and nonlinear blur: strength of the camera shake, from 0 to 1
     #[arg(long)]
     intensity: Option<f64>,
-    /// Blur: a picture or an array of the kernel
+    /// Blur: the kernel, as an image or an array
     #[arg(long)]
     kernel_file: Option<PathBuf>,
-    /// Phase retrieval: eighths of the side that are padded
+    /// Phase retrieval: padding, in eighths of the side
     #[arg(long)]
     oversample: Option<f64>,
     /// HDR: the exposure
@@ -150,7 +149,7 @@ fn not_drawn(operator: &str, options: &Table) -> anyhow::Result<()> {
     let entry = entry(operator)?;
     let Some(what) = (entry.drawn)(options)? else { return Ok(()) };
     bail!(
-        "{operator} would draw {what} at random; give {}, or the --seed with which this program made the measurement",
+        "{operator}: {what} would be random. Pass {}, or the --seed used to create the measurement",
         entry.supply
     )
 }
@@ -184,7 +183,7 @@ impl Args {
     fn config(&self) -> anyhow::Result<RunConfig> {
         let blur_kernel = self.blur_kernel();
         if blur_kernel.is_some() && self.options.kernel_file.is_some() {
-            bail!("--kernel and --kernel-file both name the file of a blur's kernel; leave one out");
+            bail!("--kernel and --kernel-file both name the blur kernel; leave one out");
         }
         let (operator, options) = self.options.resolve(&self.task, blur_kernel)?;
         if self.measurement.is_some() && self.seed.is_none() {
@@ -220,7 +219,7 @@ impl Args {
         if let Some(file) = self.preset.as_ref().filter(|p| p.ends_with(".toml")) {
             if self.method.is_some() || self.budget.is_some() || kernel.is_some() {
                 bail!(
-                    "--preset {file} names its method and all of its settings; leave out --method, --budget and --kernel"
+                    "--preset {file} sets the method and all its settings; leave out --method, --budget and --kernel"
                 );
             }
             return Ok(Tuned::read(Path::new(file))?.method(operator)?);

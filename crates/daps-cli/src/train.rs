@@ -17,19 +17,19 @@ pub const EXAMPLE: &str = include_str!("../../../examples/train.toml");
 pub struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What to train, on what and how, as TOML; `daps explain train` prints a file with every key
+    /// Training file (TOML). `daps explain train` prints one with every key
     #[arg(long, required = true)]
     config: Option<PathBuf>,
-    /// The run directory [default: runs/train-NAME]
+    /// Output directory [default: runs/train-NAME]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Resume the run in that directory
+    /// Resume the run in the output directory
     #[arg(long)]
     resume: bool,
-    /// Start from the weights of this file, such as an exported prior, instead of random ones. The count of images goes on from theirs
+    /// Start from the weights of this file, such as an exported prior. The image count continues from that file
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     start: Option<PathBuf>,
-    /// Train until this many images were seen instead of the configuration's number
+    /// Train until this many images were seen, instead of the file's number
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     until: Option<u64>,
     /// Print the summary as JSON
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     match (&args.command, &args.config) {
         (Some(Command::Export { run, out }), _) => export(run, out),
         (None, Some(config)) => train(args, config),
-        (None, None) => anyhow::bail!("--config is needed"),
+        (None, None) => anyhow::bail!("missing --config FILE"),
     }
 }
 
@@ -69,7 +69,7 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     };
     say(&format!("{} written after {} images; sha256 {}", out.display(), done.images, done.sha256));
     if let Some(accuracy) = done.accuracy {
-        say(&format!("{:.2} % of the images that it was not trained on are recognised", 100.0 * accuracy));
+        say(&format!("{:.2} % of held-out images are classified correctly", 100.0 * accuracy));
     }
     Ok(Outcome::Done)
 }

@@ -17,52 +17,51 @@ use crate::table::{say, table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The method whose free parameters are looked for
+    /// The method to tune
     method: String,
-    /// The tasks [default: the eight of the paper's table]
+    /// A task (repeatable) [default: the tasks of the paper's table]
     #[arg(long = "task")]
     tasks: Vec<String>,
-    /// Trials, the defaults among them
+    /// Number of trials; the first uses the defaults
     #[arg(long, default_value_t = 16)]
     trials: usize,
-    /// Give every trial one image, and more only to the better half
+    /// Successive halving: start with one image each, keep the better half
     #[arg(long)]
     halving: bool,
-    /// What is looked for
+    /// The metric to optimise
     #[arg(long, value_enum, default_value_t = By::Psnr)]
     metric: By,
-    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a `prior` table
+    /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
-    /// The shape of a sample, such as 3,64,64, where the prior does not know it
+    /// The shape of a sample, such as 3,64,64, if the prior has no fixed shape
     #[arg(long, value_delimiter = ',')]
     shape: Vec<usize>,
-    /// Where the images are: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey prior)
+    /// The images: a folder, a tar, an IDX or .npy file, or "bundled" (a few faces, or digits for a grey prior)
     #[arg(long)]
     data: PathBuf,
-    /// How many to take: the last ones in the order of their names
+    /// Number of images, taken from the end of the sorted names
     #[arg(long, default_value_t = 4)]
     images: usize,
-    /// How images of another size are fitted: cropped to their middle and resized, or padded with black [default: what is
-    /// usual for the prior's kind: crop, and pad for tokens]
+    /// How to fit images of another size: crop and resize, or pad with black [default: crop, or pad for tokens]
     #[arg(long, value_enum)]
     fit: Option<How>,
     /// Chains per image
     #[arg(long, default_value_t = 1)]
     samples: usize,
-    /// Chains that run at once: memory depends on it, results do not
+    /// Chains per batch. It affects memory, not results
     #[arg(long, default_value_t = 16)]
     batch: usize,
-    /// Seed of masks, noise, chains and trials
+    /// Random seed of masks, noise, chains and trials
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// A fixed setting of the method, as KEY=VALUE; it is not searched
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// The directory of the search; what is done there is not run again [default: runs/tune-METHOD]
+    /// Output directory. Finished cells are not run again [default: runs/tune-METHOD]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Print the outcome as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -144,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let out = args.out.clone().unwrap_or_else(|| format!("runs/tune-{}", args.method).into());
     let mut bar = Bar::new()?;
     let Some(found) = search.run(args.config()?, std::path::Path::new(""), &out, &mut bar)? else {
-        tell("stopped; the same command goes on");
+        tell("stopped; rerun the command to resume");
         return Ok(Outcome::Stopped);
     };
     if args.json {

@@ -20,11 +20,11 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Put weights into the cache directory and check them: of a metric with pip, of a prior from a file or a source tree
+    /// Install weights in the cache: a metric's with pip, a prior's from a file or the source tree
     Get {
-        /// lpips, fid, or a name that `daps list priors` shows
+        /// lpips, fid, or a name from `daps list priors`
         name: String,
-        /// Copy the weights of a prior from this file
+        /// Copy the weights of the prior from this file
         #[arg(long, value_name = "FILE")]
         from: Option<PathBuf>,
     },
@@ -78,10 +78,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Get { name, from } => get(name, from.as_deref())?,
         Command::Convert { input, output, dtype, config } => {
             if output.exists() && output.extension().is_none_or(|e| e != "safetensors") {
-                anyhow::bail!(
-                    "{}: exists and is called no .safetensors file; it is not replaced",
-                    output.display()
-                );
+                anyhow::bail!("{}: exists and does not end in .safetensors; not replaced", output.display());
             }
             let config = config.as_deref().map(|c| checkpoint::config_named(c, Path::new(""))).transpose()?;
             let dtype = match dtype {
@@ -116,7 +113,7 @@ fn get(name: &str, from: Option<&Path>) -> anyhow::Result<()> {
         return Err(daps::core::Error::unknown("set of weights", name, known).into());
     }
     match library.get(name, from)? {
-        Got::Embedded => say(&format!("{name} is part of the program; there is nothing to get")),
+        Got::Embedded => say(&format!("{name} is built in; nothing to fetch")),
         Got::Copied(path) => say(&format!("{} written", path.display())),
     }
     Ok(())

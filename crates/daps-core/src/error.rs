@@ -40,6 +40,9 @@ pub enum Error {
         /// What came.
         got: String,
     },
+    /// Settings that cannot be read: the whole sentence.
+    #[error("{0}")]
+    Settings(String),
     /// A file that does not hold what something was to be built from.
     #[error("{}: {reason}", path.display())]
     File {
@@ -136,6 +139,11 @@ impl Error {
         Self::Unknown { kind, name: name.to_owned(), known }
     }
 
+    /// Settings that a parser refuses: whose settings, and its message.
+    pub fn settings(what: impl fmt::Display, message: impl fmt::Display) -> Self {
+        Self::Settings(format!("{what}: {}", with_suggestion(&message.to_string())))
+    }
+
     /// A part from outside that failed.
     pub fn foreign(
         what: impl Into<String>,
@@ -151,14 +159,39 @@ impl Error {
 }
 
 /// "; did you mean 'x'?", where a known name is close.
-fn suggestion(name: &str, known: &[String]) -> String {
-    let nearest = known.iter().map(|k| (edits(name, k), k)).min_by_key(|(edits, _)| *edits);
+#[must_use]
+pub fn suggestion<S: AsRef<str>>(name: &str, known: &[S]) -> String {
+    let nearest = known.iter().map(|k| (edits(name, k.as_ref()), k.as_ref())).min_by_key(|(edits, _)| *edits);
     match nearest {
         Some((edits, near)) if edits <= (near.chars().count() / 3).max(1) => {
             format!("; did you mean '{near}'?")
         }
         _ => String::new(),
     }
+}
+
+/// A parser's message. If it names an unknown field or variant ("unknown field `x`, expected `y` or `z`"), the nearest
+/// known name is added.
+#[must_use]
+pub fn with_suggestion(message: &str) -> String {
+    let message = message.trim();
+    let suggestion = unknown_name(message).map_or_else(String::new, |(name, known)| suggestion(name, &known));
+    // An inner part may have added it.
+    if message.contains(&suggestion) { message.to_owned() } else { format!("{message}{suggestion}") }
+}
+
+/// The unknown name of such a message, and the known names.
+fn unknown_name(message: &str) -> Option<(&str, Vec<&str>)> {
+    let after = |start: &str| message.split_once(start).map(|(_, rest)| rest);
+    let rest = after("unknown field `").or_else(|| after("unknown variant `"))?;
+    let (name, rest) = rest.split_once("`, expected ")?;
+    let mut rest = rest.strip_prefix("one of ").unwrap_or(rest);
+    let mut known = vec![];
+    while let Some((word, after)) = rest.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
+        known.push(word);
+        rest = after.strip_prefix(", ").or_else(|| after.strip_prefix(" or ")).unwrap_or("");
+    }
+    Some((name, known))
 }
 
 /// How many letters have to be put in, left out or replaced to make one word of another.
@@ -188,6 +221,29 @@ mod tests {
         assert!(said("hdt").ends_with("did you mean 'hdr'?"));
         assert!(said("fourier").ends_with("known: hdr, gaussian_blur"));
         assert_eq!([edits("abc", "abc"), edits("", "ab"), edits("kitten", "sitting")], [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_parsers_message_gets_the_nearest_name() {
+        for (message, near) in [
+            ("unknown field `fctor`, expected `factor`", Some("factor")),
+            ("line 3: unknown field `samlpe`, expected `sample` or `samples`\n", Some("sample")),
+            (
+                "unknown variant `poison`, expected one of `gaussian`, `poisson`, `unknown` in `noise`",
+                Some("poisson"),
+            ),
+            ("unknown field `colour`, expected one of `size`, `std`, `border`", None),
+            ("unknown field `a`, there are no fields", None),
+            ("missing field `means`", None),
+        ] {
+            let told = near.map_or(String::new(), |near| format!("; did you mean '{near}'?"));
+            let expected = format!("{}{told}", message.trim());
+            assert_eq!(with_suggestion(message), expected);
+            assert_eq!(with_suggestion(&expected), expected, "it is said once");
+        }
+        let error = Error::settings("parameters of hdr", "unknown field `scal`, expected `scale`");
+        assert!(error.to_string().starts_with("parameters of hdr: unknown field `scal`"), "{error}");
+        assert!(error.to_string().ends_with("expected `scale`; did you mean 'scale'?"), "{error}");
     }
 
     #[test]

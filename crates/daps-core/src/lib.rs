@@ -49,7 +49,7 @@ pub use discrete::{
     Categorical, Corruption, Enumerable, Mismatch, Rate, ReverseChain, Reversed, TokenEstimate, Tokens,
     map_tokens,
 };
-pub use error::{Error, Result};
+pub use error::{Error, Result, suggestion, with_suggestion};
 pub use estimate::{Center, Estimate, Pixel, ScoreAt, Spread};
 pub use event::{Cost, Event, Observer, State};
 pub use fingerprint::checksum;

@@ -216,7 +216,7 @@ impl FromStr for NoiseModel {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             let known: Vec<&str> = NOISE_MODELS.iter().map(|m| m.example).collect();
-            Error::invalid("noise", format!("such as {}", known.join(" or ")), format!("'{text}'"))
+            Error::invalid("noise", format!("a setting such as {}", known.join(" or ")), format!("'{text}'"))
         };
         if let Ok(level) = text.trim().parse() {
             return Ok(Self::Level(level));
@@ -235,7 +235,7 @@ impl FromStr for NoiseModel {
             pairs.push((key.trim().to_owned(), Setting::Number(value)));
         }
         let map = de::value::MapDeserializer::<_, de::value::Error>::new(pairs.into_iter());
-        let tagged = Tagged::deserialize(map).map_err(|e| Error::invalid("noise", e.to_string(), text))?;
+        let tagged = Tagged::deserialize(map).map_err(|e| Error::settings(format!("noise '{text}'"), e))?;
         Ok(tagged.into())
     }
 }
@@ -336,7 +336,10 @@ mod tests {
             error("poison:peak=3"),
             "unknown noise model 'poison'; known: gaussian, poisson, unknown; did you mean 'poisson'?"
         );
-        assert!(error("poisson:peek=3").contains("peek"), "{}", error("poisson:peek=3"));
+        assert_eq!(
+            error("poisson:peek=3"),
+            "noise 'poisson:peek=3': unknown field `peek`, expected `peak` or `background`; did you mean 'peak'?"
+        );
         assert!(error("poisson").contains("peak"), "{}", error("poisson"));
         assert!(error("0.05x").contains("0.05 or poisson:peak=30"), "{}", error("0.05x"));
         assert!(NoiseModel::Poisson { peak: -1.0, background: 0.0 }.check().is_err());

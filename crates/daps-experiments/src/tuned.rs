@@ -35,7 +35,8 @@ pub struct Tuned {
 impl Tuned {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self> {
-        toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))
+        toml::from_str(&files::read_text(path)?)
+            .map_err(|e| Error::content(path, daps_core::with_suggestion(e.message())))
     }
 
     /// The method of a run on an operator.

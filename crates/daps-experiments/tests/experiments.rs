@@ -42,7 +42,7 @@ fn every_file_says_what_it_takes_and_every_pair_is_known_to_fit_or_not() {
         config.data.labels = None;
         config.seeds.truncate(1);
         let experiment = Experiment::open(config, &folder()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let overruled = experiment.notes().iter().find(|n| n.contains("other settings than stand here"));
+        let overruled = experiment.notes().iter().find(|n| n.contains("settings that differ from this file"));
         assert_eq!(overruled, None, "{name}");
         let fits = experiment.fits().unwrap_or_else(|e| panic!("{name}: {e}"));
         for (method, task, refusal) in &fits {

@@ -33,16 +33,16 @@ pub enum Error {
         known: Vec<String>,
     },
     /// A folder without any.
-    #[error("holds no pictures ({})", crate::ENDINGS.join(", "))]
+    #[error("holds no images ({})", crate::ENDINGS.join(", "))]
     NoPictures,
     /// It is of no format that is known.
-    #[error("is no picture in a known format")]
+    #[error("is not an image in a known format")]
     UnknownFormat,
     /// A picture that cannot be decoded.
-    #[error("cannot be read as a picture ({0})")]
+    #[error("cannot be read as an image ({0})")]
     Picture(String),
     /// More bytes than are read.
-    #[error("is {found} MB; pictures are read up to {most} MB")]
+    #[error("is {found} MB; the limit is {most} MB")]
     Long {
         /// Its size in megabytes.
         found: u64,
@@ -50,7 +50,7 @@ pub enum Error {
         most: u64,
     },
     /// More pixels than are decoded.
-    #[error("is {width}x{height}; pictures are read up to {most} megapixels")]
+    #[error("is {width}x{height}; the limit is {most} megapixels")]
     Large {
         /// Its width.
         width: u32,

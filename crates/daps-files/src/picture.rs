@@ -75,7 +75,7 @@ pub fn open(bytes: &[u8]) -> Result<Picture> {
         return Err(Error::Large { width, height, most: MOST_PIXELS / 1_000_000 });
     }
     if format == ImageFormat::Jpeg && !jpeg_is_whole(bytes) {
-        return Err(Error::picture(&"the file ends before the picture does"));
+        return Err(Error::picture(&"the file is cut off"));
     }
     let orientation = decoder.orientation().map_err(|e| Error::picture(&e))?;
     let mut pixels = DynamicImage::from_decoder(decoder).map_err(|e| Error::picture(&e))?;

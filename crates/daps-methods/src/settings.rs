@@ -139,7 +139,5 @@ pub(crate) fn to_table(value: &impl Serialize) -> Result<Table> {
 
 /// The settings of a part from a table.
 pub(crate) fn read<T: DeserializeOwned>(part: &str, table: Table) -> Result<T> {
-    table.try_into().map_err(|e: toml::de::Error| {
-        Error::invalid(format!("settings of {part}"), "a valid table", e.message().trim())
-    })
+    table.try_into().map_err(|e: toml::de::Error| Error::settings(format!("settings of {part}"), e.message()))
 }

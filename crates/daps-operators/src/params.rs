@@ -52,7 +52,7 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
                 return Error::invalid(format!("parameters of {name}"), expected, "none");
             }
             let message = error.to_string().trim().replace('\n', " ");
-            Error::invalid(format!("parameters of {name}"), "known names with values of their type", message)
+            Error::settings(format!("parameters of {name}"), message)
         })?;
         Ok(params.complete(shape))
     }

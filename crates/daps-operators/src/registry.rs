@@ -127,7 +127,7 @@ pub static OPERATORS: &[Entry] = &[
     ),
     entry!(
         "inpaint",
-        "inpaint",
+        "inpainting, given mask",
         inpainting::tasks::MaskParams,
         inpainting::tasks::example,
         "the pixels outside a given mask are hidden"
@@ -146,7 +146,13 @@ pub static OPERATORS: &[Entry] = &[
         blur::tasks::motion_example,
         "blur by a random camera shake"
     ),
-    entry!("blur", "blur", blur::tasks::BlurParams, blur::tasks::example, "blur by a given kernel"),
+    entry!(
+        "blur",
+        "deblurring, given kernel",
+        blur::tasks::BlurParams,
+        blur::tasks::example,
+        "blur by a given kernel"
+    ),
     entry!(
         "phase_retrieval",
         "phase retrieval",
@@ -170,7 +176,7 @@ pub static OPERATORS: &[Entry] = &[
     ),
     entry!(
         "mri",
-        "mri",
+        "MRI",
         mri::task::MriParams,
         mri::task::example,
         "undersampled spectra of a complex image seen by several coils"
@@ -189,8 +195,8 @@ pub static OPERATORS: &[Entry] = &[
         pairs::and_example,
         "logical and of random pixel pairs of a binary image"
     ),
-    entry!("toy2d", "toy2d", toy2d::ToyParams, toy2d::example, "two bumps over the plane"),
-    entry!("dense", "dense", dense::DenseParams, dense::example, "multiplication by a given matrix"),
+    entry!("toy2d", "two bumps over the plane", toy2d::ToyParams, toy2d::example, "two bumps over the plane"),
+    entry!("dense", "dense matrix", dense::DenseParams, dense::example, "multiplication by a given matrix"),
 ];
 
 /// The entry of a name.
@@ -235,12 +241,13 @@ mod tests {
         );
         let params = "fctor = 4".parse().unwrap();
         let error = build("super_resolution", &params, &[3, 64, 64], 0).err().unwrap().to_string();
-        assert!(error.contains("fctor") && error.contains("`factor`"), "{error}");
+        let says = "parameters of super_resolution: unknown field `fctor`, expected `factor`";
+        assert!(error.starts_with(says) && error.ends_with("; did you mean 'factor'?"), "{error}");
         let params = "factor = 'four'".parse().unwrap();
         let error = build("super_resolution", &params, &[3, 64, 64], 0).err().unwrap().to_string();
         assert!(error.contains("factor") && !error.contains('\n'), "{error}");
         let error = build("inpaint", &Table::new(), &[3, 64, 64], 0).err().unwrap().to_string();
-        assert!(error.contains("expected mask = FILE, a picture"), "{error}");
+        assert!(error.contains("expected mask = FILE, an image"), "{error}");
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn bad_files_are_one_sentence() {
     image::GrayImage::new(1, 1).save(&black).unwrap();
     for (name, key, path, word) in [
         ("inpaint", "mask", folder.path().join("none.png"), "no such file"),
-        ("inpaint", "mask", write("bad.png", b"no picture"), "no picture in a known format"),
+        ("inpaint", "mask", write("bad.png", b"no picture"), "not an image in a known format"),
         ("inpaint", "mask", write("bad.txt", b"1 0"), "a .npy or .safetensors file"),
         ("inpaint", "mask", write("bad.safetensors", b"no"), "a readable safetensors file"),
         ("blur", "kernel", write("nan.npy", &nan), "NaN or infinite"),

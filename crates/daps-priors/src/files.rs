@@ -34,7 +34,7 @@ fn read(
 /// refused, or resized where `resize` says so.
 pub fn read_images(folder: &Path, shape: &[usize], resize: bool) -> Result<Tensor> {
     let &[channels @ (1 | 3), height, width] = shape else {
-        let reason = format!("pictures need samples of shape [1 or 3, height, width], got {shape:?}");
+        let reason = format!("images need samples of shape [1 or 3, height, width], got {shape:?}");
         return Err(Error::file(folder, reason));
     };
     let mut values = Vec::new();

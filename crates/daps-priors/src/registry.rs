@@ -35,7 +35,7 @@ pub fn registry() -> &'static [PriorInfo] {
         },
         PriorInfo {
             name: "empirical",
-            summary: "The points of a file or the pictures of a folder, each with its weight.",
+            summary: "The points of a file or the images of a folder, each with its weight.",
             example: "kind = \"empirical\"\nfile = \"points.npy\"\n",
             parse: |table| parse("empirical", table).map(PriorConfig::Empirical),
         },
@@ -49,5 +49,7 @@ pub fn registry() -> &'static [PriorInfo] {
 }
 
 fn parse<T: DeserializeOwned>(kind: &'static str, table: Table) -> Result<T> {
-    table.try_into().map_err(|e| Error::config(kind, e))
+    table
+        .try_into()
+        .map_err(|e: toml::de::Error| Error::config(kind, daps_core::with_suggestion(&e.to_string())))
 }

@@ -82,7 +82,11 @@ impl PriorConfig {
         let kind = match table.remove("kind") {
             Some(Value::String(kind)) => kind,
             Some(other) => return Err(unknown(&other.to_string()).into()),
-            None => return Err(unknown("").into()),
+            None => {
+                let known: Vec<&str> = registry().iter().map(|p| p.name).collect();
+                let what = format!("prior.kind is missing; known: {}", known.join(", "));
+                return Err(daps_core::Error::Settings(what).into());
+            }
         };
         let info = registry().iter().find(|p| p.name == kind).ok_or_else(|| unknown(&kind))?;
         (info.parse)(table)
@@ -222,7 +226,7 @@ mod tests {
         let known = "known: gaussian, mixture, empirical, network";
         for (text, part) in [
             ("kind = 'gausian'", format!("unknown prior 'gausian'; {known}")),
-            ("mean = 1.0", format!("unknown prior ''; {known}")),
+            ("mean = 1.0", format!("prior.kind is missing; {known}")),
             ("kind = 3", format!("unknown prior '3'; {known}")),
             ("kind = 'gaussian'\nsdt = 1.0", "unknown field `sdt`, expected one of `mean`, `std`".into()),
             ("kind = 'gaussian'\nmean = 'x'", "expected a number or a list of numbers".into()),

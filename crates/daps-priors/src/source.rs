@@ -145,7 +145,7 @@ fn closed(config: &PriorConfig, shape: &[usize], base: &Path) -> Result<Built> {
             let prior = config.build(shape, base)?;
             (format!("empirical of {} points", prior.points().dims()[0]), Arc::new(prior))
         }
-        PriorConfig::Network(_) => return Err(Error::config("network", "is no closed form")),
+        PriorConfig::Network(_) => return Err(Error::config("network", "has no closed form")),
     };
     let model = Model::Denoiser(analytic.clone());
     Ok(Built { analytic: Some(analytic), ..Built::new(name, model) })

@@ -350,8 +350,8 @@ fn other_files_are_refused_in_words() {
         error.to_string()
     };
     assert!(refusal(&[0x80, 2, 0x8a, 10, 1, 2, 3, 4]).contains("format before 1.6"));
-    assert!(refusal(b"hello, this is text").contains("is no file of weights; safetensors files and"));
-    assert!(refusal(b"\x40\0\0\0\0\0\0\0{\"cut").contains("is no whole safetensors file"));
+    assert!(refusal(b"hello, this is text").contains("is not a weights file; safetensors and"));
+    assert!(refusal(b"\x40\0\0\0\0\0\0\0{\"cut").contains("is not a complete safetensors file"));
     assert!(refusal(b"PK").contains("too short"));
     assert!(read(&dir.path().join("none.pt")).unwrap_err().to_string().ends_with("no such file"));
 }

@@ -233,7 +233,7 @@ fn configurations_and_label_files_that_do_not_fit_are_refused() {
     assert_eq!(data.labels.held_out, labels[10..]);
     for (file, says) in [
         ("none", "none: no such file or folder"),
-        ("images", "images: is no IDX file of labels"),
+        ("images", "images: is not an IDX file of labels"),
         ("few", "few: holds 39 labels for 40 images"),
         ("cut", "cut: says that it holds 40 labels, but has 39"),
         ("high", "high: holds the label 9, but there are 3 classes"),

@@ -153,7 +153,7 @@ fn convert(asset: &Asset, installed: &Path, cache: &Path) -> Result<Vec<PathBuf>
         let bytes = fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
         let found = files::sha256(&bytes);
         if found != file.sha256 {
-            let what = format!("expected SHA-256 {}, got {found}; nothing was taken from it", file.sha256);
+            let what = format!("expected SHA-256 {}, got {found}; not used", file.sha256);
             return Err(Error::content(&path, what));
         }
         let out = cache.join(file.name);

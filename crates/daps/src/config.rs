@@ -112,7 +112,7 @@ impl RunConfig {
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|e| {
             let place = daps_files::place(text, e.span());
-            Error::Config(format!("configuration: {place}{}", e.message().trim()))
+            Error::Config(format!("configuration: {place}{}", daps_core::with_suggestion(e.message())))
         })?;
         config.check()?;
         Ok(config)

@@ -38,7 +38,7 @@ pub const FACES: Subject =
 
 /// The paper's discrete table.
 pub const DISCRETE: Subject = Subject {
-    title: "Three inverse problems over binary pictures",
+    title: "Three inverse problems over binary images",
     prior: "binary-digits",
     tasks: task::DISCRETE,
     pictures: bundled::DIGITS,
@@ -181,7 +181,7 @@ impl Demo {
         let mut page = Page::new(self.subject.title);
         let seconds: f64 = rows.iter().map(|r| r.seconds).sum();
         page.lead(&format!(
-            "{} tasks with the prior <b>{}</b> on pictures {}, in {seconds:.0} seconds",
+            "{} tasks with the prior <b>{}</b> on images {}, in {seconds:.0} seconds",
             rows.len(),
             escape(rows.first().map_or("", |r| r.summary.prior.as_str())),
             if self.prior == self.subject.prior {

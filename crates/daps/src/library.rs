@@ -101,7 +101,7 @@ impl Library {
                 Ok(Opened::file(&path)?.expecting(&entry.sha256))
             }
             Place::Nowhere => Err(Error::Config(format!(
-                "the weights of '{name}' ({}) are not on this machine; {}",
+                "the weights of '{name}' ({}) are not installed; {}",
                 entry.size(),
                 hint(entry)
             ))),
@@ -120,16 +120,14 @@ impl Library {
         }
         let found = || self.folders.iter().find_map(|folder| in_folder(folder, entry));
         let Some(path) = from.map(Path::to_path_buf).or_else(found) else {
-            return Err(Error::Config(format!(
-                "the weights of '{name}' ({}) are in no source tree here; name the file with --from FILE",
-                entry.size()
-            )));
+            return Err(Error::Config(format!("weights of '{name}' not found; pass --from FILE")));
         };
         // A file that is far too large is not read first.
         let size = fs::metadata(&path).map_err(Error::file(&path, "cannot read"))?.len();
         if size != entry.bytes {
-            let (expected, end) = (entry.bytes, "nothing was taken from it");
-            let what = format!("is not the file of '{name}': expected {expected} bytes, got {size}; {end}");
+            let expected = entry.bytes;
+            let what =
+                format!("is not the file of '{name}': expected {expected} bytes, got {size}; not used");
             return Err(Error::content(&path, what));
         }
         let bytes = fs::read(&path).map_err(Error::file(&path, "cannot read"))?;
@@ -200,7 +198,7 @@ mod tests {
         let error = scene.library.open("own").err().unwrap().to_string();
         assert_eq!(
             error,
-            "the weights of 'own' (3.3 MB) are not on this machine; get them with: daps weights get own [--from FILE]"
+            "the weights of 'own' (3.3 MB) are not installed; get them with: daps weights get own [--from FILE]"
         );
         for path in ["cache/own/own.safetensors", "second/own.safetensors", "first/own/own.safetensors"] {
             let path = scene.put(path, WEIGHTS);
@@ -236,7 +234,7 @@ mod tests {
     fn weights_are_copied_into_the_cache() {
         let scene = scene();
         let error = scene.library.get("own", None).unwrap_err().to_string();
-        assert!(error.ends_with("are in no source tree here; name the file with --from FILE"), "{error}");
+        assert_eq!(error, "weights of 'own' not found; pass --from FILE");
         let cached = scene.dir.path().join("cache/own/own.safetensors");
         // From a file of any name.
         let from = scene.put("elsewhere/download", WEIGHTS);

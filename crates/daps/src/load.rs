@@ -80,7 +80,7 @@ pub fn as_they_are(path: &Path, tensor: Choice) -> Result<(Batch, usize)> {
         }
         if let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)? {
             let what =
-                format!("values from {low} to {high}, where pictures have -1 to 1 (or 0 to 255 as bytes)");
+                format!("values from {low} to {high}, where images have -1 to 1 (or 0 to 255 as bytes)");
             return Err(Error::content(path, what));
         }
         return Ok((unnamed(if values.dims().len() == 3 { values.unsqueeze(0)? } else { values }), 1));
@@ -109,7 +109,7 @@ fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result
         && shape.len() == 3
         && let Some((low, high)) = daps_files::beyond_pictures(&values).map_err(refuse)?
     {
-        let what = format!("values from {low} to {high}, where pictures have -1 to 1");
+        let what = format!("values from {low} to {high}, where images have -1 to 1");
         notes.push(format!("{}: {what}", path.display()));
     }
     let values = if values.dims() == shape { values.unsqueeze(0)? } else { values };
@@ -154,7 +154,7 @@ fn pictures(paths: &[PathBuf], shape: &[usize], fit: bool) -> Result<Batch> {
 /// The values of a picture, plane by plane, and what was done to it.
 pub fn decode(path: &Path, bytes: &[u8], shape: &[usize], fit: bool) -> Result<(Vec<f64>, Vec<String>)> {
     let &[channels @ (1 | 3), height, width] = shape else {
-        let what = format!("a picture needs a shape of [1 or 3, height, width], got {shape:?}");
+        let what = format!("an image needs a shape of [1 or 3, height, width], got {shape:?}");
         return Err(Error::content(path, what));
     };
     let mut notes = Vec::new();

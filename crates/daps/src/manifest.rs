@@ -77,7 +77,7 @@ impl Manifest {
     pub fn parse(text: &str) -> Result<Self> {
         let manifest: Self = toml::from_str(text).map_err(|e| {
             let place = daps_files::place(text, e.span());
-            Error::Config(format!("{place}{}", e.message().trim()))
+            Error::Config(format!("{place}{}", daps_core::with_suggestion(e.message())))
         })?;
         for (i, entry) in manifest.weights.iter().enumerate() {
             let refuse = |what: &str| Err(Error::Config(format!("weights '{}': {what}", entry.name)));
@@ -131,9 +131,7 @@ impl Entry {
             return Ok(());
         }
         let (name, expected) = (&self.name, &self.sha256);
-        let what = format!(
-            "is not the file of '{name}': expected SHA-256 {expected}, got {found}; nothing was taken from it"
-        );
+        let what = format!("is not the file of '{name}': expected SHA-256 {expected}, got {found}; not used");
         Err(Error::content(path, what))
     }
 }

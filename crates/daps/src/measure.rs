@@ -57,7 +57,7 @@ pub(crate) fn measure(
         let array = daps_files::is_array(&path);
         if !array && path.exists() && !operator.is_measured_as_picture() {
             let what =
-                format!("a measurement of {} is no picture; give .npy or .safetensors", given.operator);
+                format!("a measurement of {} is not an image; pass .npy or .safetensors", given.operator);
             return Err(Error::content(&path, what));
         }
         // Counts are no brightness, whatever shape they have.

@@ -23,7 +23,7 @@ pub fn named(text: &str) -> Result<PriorConfig> {
             return Err(Error::Config(what));
         }
         let mut known: Vec<&str> = manifest.priors().map(|entry| entry.name.as_str()).collect();
-        known.extend(["the path of a checkpoint", "of a TOML file with a [prior] table"]);
+        known.push("or the path of a checkpoint or of a TOML file");
         return Err(daps_core::Error::unknown("prior", text, known).into());
     }
     if path.extension().is_some_and(|e| e == "toml") {
@@ -100,7 +100,7 @@ mod tests {
         }
         let error = named("nobody").unwrap_err().to_string();
         assert!(
-            error.contains("unknown prior 'nobody'; known: faces, digits, binary-digits, the path"),
+            error.contains("unknown prior 'nobody'; known: faces, digits, binary-digits, or the path of"),
             "{error}"
         );
     }

@@ -77,7 +77,7 @@ pub fn read(images: &Path, truth: &Path, tensor: Option<&str>) -> Result<(Tensor
     let (a, chains) = load::as_they_are(images, choice)?;
     let (b, _) = load::as_they_are(truth, Choice::Preferred("truth"))?;
     if a.names.len() > 1 && a.names.len() == b.names.len() && a.names != b.names {
-        let what = "its pictures have other names than those of the truth, so that nothing says which belongs to which";
+        let what = "image names differ from those of the truth; pairs need the same names";
         return Err(Error::content(images, what));
     }
     let (n, m) = (a.values.dims()[0], b.values.dims()[0]);

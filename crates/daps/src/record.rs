@@ -65,9 +65,7 @@ impl<'a> Record<'a> {
             let before = files::read_text(&path.join(CONFIG))?;
             if before != record.config {
                 let what = match but_for_version(&before).eq(but_for_version(&record.config)) {
-                    true => {
-                        "holds a run of another version of this program, which alone can go on to the same bits"
-                    }
+                    true => "holds a run of another daps version; only that version can resume it",
                     false => "holds a run of another configuration; resume it with its own config.toml",
                 };
                 return Err(Error::content(path, what));
@@ -108,8 +106,8 @@ impl<'a> Record<'a> {
     fn check_inputs(&self, measurement: &Path, y: Option<&Tensor>) -> Result<()> {
         let (tensors, text) = files::read_tensors(measurement)?;
         if text.get(INPUTS).is_some_and(|before| *before != self.run.about.inputs) {
-            let what = "its configuration names files (a mask, a kernel, a matrix or the prior's) that have changed since \
-                        the run was started; choose another with --out";
+            let what = "files of the run (mask, kernel, matrix or prior) have changed since it was started; \
+                        choose another directory with --out";
             return Err(Error::content(&self.directory.path, what));
         }
         let same = |name: &str, now: Option<&Tensor>| -> Result<bool> {
@@ -121,7 +119,7 @@ impl<'a> Record<'a> {
             }
         };
         if !same("y", y)? || !same("truth", self.run.truth.as_ref())? {
-            let what = "is not what the run's inputs give now; they have changed since it was started";
+            let what = "does not match the inputs of the run; they have changed since it was started";
             return Err(Error::content(measurement, what));
         }
         Ok(())
@@ -292,7 +290,7 @@ mod tests {
         let dir = scene.path();
         execute(dir, RUN, false).unwrap();
         execute(dir, RUN, true).unwrap();
-        let changed = "names files (a mask, a kernel, a matrix or the prior's) that have changed since the run was started";
+        let changed = "files of the run (mask, kernel, matrix or prior) have changed since it was started";
         array(dir, "matrix.npy", &MATRIX.map(|v| 2.0 * v), &[2, 3]);
         refused(dir, RUN, changed);
         array(dir, "matrix.npy", &MATRIX, &[2, 3]);
@@ -315,6 +313,6 @@ mod tests {
         execute(scene.path(), &run, false).unwrap();
         execute(scene.path(), &run, true).unwrap();
         array(scene.path(), "truth.npy", &[0.4, -0.4, 0.9], &[3]);
-        refused(scene.path(), &run, "is not what the run's inputs give now");
+        refused(scene.path(), &run, "does not match the inputs of the run");
     }
 }

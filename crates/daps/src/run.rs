@@ -164,7 +164,7 @@ impl Run {
             let levels = self.method.levels() * self.rows.len().div_ceil(self.batch);
             _ = observer.event(&self.begin(levels, levels));
             self.tell_notes(observer);
-            _ = observer.event(&RunEvent::Note { text: "already done; nothing is sampled again".into() });
+            _ = observer.event(&RunEvent::Note { text: "already finished; nothing to do".into() });
             _ = observer.event(&RunEvent::End);
             return Ok(summary);
         }

@@ -33,21 +33,21 @@ impl TaskInfo {
 
 /// The eight tasks, in the order of the paper's table.
 pub const TASKS: &[TaskInfo] = &[
-    task("super_resolution", "a sharp picture from one of a quarter of its side"),
-    task("inpaint_box", "what a hidden square of half the side held"),
+    task("super_resolution", "a sharp image from one with a quarter of its side"),
+    task("inpaint_box", "the content of a hidden square of half the side"),
     task("inpaint_random", "the 70 % of the pixels that are missing"),
-    task("gaussian_blur", "a picture that was out of focus"),
-    task("motion_blur", "a picture that was shaken"),
-    task("phase_retrieval", "a picture from the magnitudes of its Fourier transform"),
-    task("nonlinear_blur", "a picture that was shaken before a camera's tone curve"),
-    task("hdr", "what an overexposed picture clipped"),
+    task("gaussian_blur", "a sharp image from one that is out of focus"),
+    task("motion_blur", "a sharp image from one blurred by camera shake"),
+    task("phase_retrieval", "an image from the magnitudes of its Fourier transform"),
+    task("nonlinear_blur", "a sharp image from one blurred by camera shake before a tone curve"),
+    task("hdr", "the clipped values of an overexposed image"),
 ];
 
 /// The tasks over binary images, in the order of the paper's table; AND is ours.
 pub const DISCRETE: &[TaskInfo] = &[
     task("inpaint_random", "the half of the pixels that are missing"),
-    task("xor", "a binary picture from which of its pixel pairs differ"),
-    task("and", "a binary picture from which of its pixel pairs are both light"),
+    task("xor", "a binary image, given which of its pixel pairs differ"),
+    task("and", "a binary image, given which of its pixel pairs are both light"),
 ];
 
 /// Every task by name: those on pictures, then those on binary pictures alone.

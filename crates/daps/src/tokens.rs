@@ -67,7 +67,7 @@ pub(crate) fn measured(y: &Tensor, symbols: usize, operator: &dyn Operator, pict
     match tokens(&from_f64(seen, y.dims(), DType::F64)?, symbols)? {
         (tokens, false) => Ok(tokens),
         (_, true) => Err(Error::Config(format!(
-            "measurement: expected a picture of {symbols} grey values from black to white, got others"
+            "measurement: expected an image of {symbols} grey values from black to white, got others"
         ))),
     }
 }

@@ -113,5 +113,5 @@ fn bytes_of_an_array_mean_what_they_mean_in_a_picture() {
     assert_eq!(values(&plain), [0.0, 51.0, 204.0, 255.0]);
     Tensor::new(&[[[0f32, 0.5], [1.0, 200.0]]], &Device::Cpu).unwrap().write_npy(&path).unwrap();
     let b = read(&path, &[1, 2, 2]);
-    assert!(b.notes[0].ends_with("values from 0 to 200, where pictures have -1 to 1"), "{:?}", b.notes);
+    assert!(b.notes[0].ends_with("values from 0 to 200, where images have -1 to 1"), "{:?}", b.notes);
 }

@@ -9,7 +9,7 @@ use crate::table::{table, tell};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Chains of every case
+    /// Chains per case
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..))]
     samples: u64,
     /// Numbers of levels
@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     for s in &off {
         let (task, levels, distance, bound) = (s.task, s.levels, s.distance, s.bound);
         tell(&format!(
-            "{task}, {levels} levels: the exact loop is off by {distance:.4}, chance allows {bound:.4}"
+            "{task}, {levels} levels: the exact loop differs by {distance:.4}; chance allows {bound:.4}"
         ));
     }
     Ok(if off.is_empty() { Outcome::Done } else { Outcome::Disagreement })

@@ -9,10 +9,10 @@ use crate::table::table;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Chains behind every moment
+    /// Chains per moment
     #[arg(long, default_value_t = 20_000)]
     samples: usize,
-    /// Credible intervals behind every coverage, at least
+    /// Minimum number of credible intervals
     #[arg(long, default_value_t = 5_600)]
     intervals: usize,
     #[command(flatten)]

@@ -16,22 +16,22 @@ pub struct Args {
     /// Dimension of x
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     dim: u32,
-    /// Numbers measured
+    /// Number of measurements
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     obs: u32,
-    /// Random problems
+    /// Number of random problems
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Samples per problem and method; with --instances: 1000 up to dimension 8, 300 above, unless given
+    /// Samples per problem and method [default: 1000; with --instances, 300 above dimension 8]
     #[arg(long)]
     samples: Option<usize>,
     /// Annealing levels
     #[arg(long, default_value_t = 100)]
     levels: usize,
-    /// Only these methods (may be repeated, or separated by commas); see `daps list gmm`
+    /// Only these methods (repeatable, or separated by commas); see `daps list gmm`
     #[arg(long, value_delimiter = ',')]
     method: Vec<String>,
-    /// Run the problems of this JSON file instead of random ones, and compare with the scores recorded there
+    /// Run the problems of this JSON file instead of random ones, and compare with the scores in it
     #[arg(long, conflicts_with_all = ["dim", "obs", "seeds"])]
     instances: Option<PathBuf>,
     #[command(flatten)]

@@ -19,21 +19,22 @@ pub enum Command {
     Gmm(gmm::Args),
     /// Kernels, presets and exact draws on a Gaussian prior, against closed forms; exit code 1 on a disagreement
     Gaussian(gaussian::Args),
-    /// Every method with its default settings on a Gaussian prior: how far its means and variances are from the posterior's
+    /// Every method with its default settings on a Gaussian prior: the errors of its means and variances
     Rivals(rivals::Args),
-    /// The discrete loop on images so small that their posterior is a table; exit code 1 if the exact one is off
+    /// The discrete loop on images so small that the posterior is a table; exit code 1 if the exact loop disagrees
     Discrete(discrete::Args),
 }
 
 /// What all of them, and `daps toy`, take.
 #[derive(clap::Args)]
 pub struct Common {
+    /// Random seed
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
-    /// Write what was found to this directory
+    /// Write the results to this directory
     #[arg(long)]
     pub out: Option<PathBuf>,
 }

@@ -10,7 +10,7 @@ use crate::table::table;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Chains of every method
+    /// Chains per method
     #[arg(long, default_value_t = 2_000)]
     samples: usize,
     #[command(flatten)]

@@ -66,7 +66,10 @@ fn steps_are_taken_on_request_and_mistakes_are_one_sentence() {
         assert!(numbers.len() == 2 && numbers[0] > 0.0, "{line}");
     }
     for (args, part) in [
-        (vec!["--only", "conv5x5"], "no case is called 'conv5x5'; known: sgemm 2048 (candle), "),
+        (
+            vec!["--only", "conv5x5"],
+            "--only: unknown case 'conv5x5'; known: attention, conv, gemm, network, norm, ",
+        ),
         (vec!["--step"], "expected one case, got"),
         (vec!["--seconds=-1"], "expected seconds from 0, got -1"),
     ] {

@@ -92,7 +92,8 @@ fn lists_and_explains_what_the_registries_hold() {
     let row = columns(methods.lines().find(|l| l.trim_start().starts_with("tv ")).unwrap());
     let dense = head.iter().position(|h| h == "dense").unwrap();
     assert_eq!(row[dense], "yes", "{methods}");
-    refused(&["explain", "nonsense"], "nothing is called 'nonsense'; see: daps list tasks|operators|");
+    refused(&["explain", "underdampd"], "did you mean 'underdamped'?");
+    refused(&["explain", "nonsense"], "unknown name 'nonsense'; see: daps list tasks|operators|");
 }
 
 #[test]
@@ -138,7 +139,7 @@ fn a_run_writes_its_directory_and_never_overwrites_one() {
     // Resumed, it is read back and not run again.
     fs::write(out.join("samples.safetensors"), "as it was").unwrap();
     let output = daps(&["run", &config, "--out", out_text, "--resume", "--json"]);
-    assert!(output.status.success() && text(&output.stderr).contains("already done"), "{output:?}");
+    assert!(output.status.success() && text(&output.stderr).contains("already finished"), "{output:?}");
     assert_eq!(text(&output.stdout), summary);
     assert_eq!(fs::read_to_string(out.join("samples.safetensors")).unwrap(), "as it was");
 }

@@ -156,11 +156,11 @@ fn what_cannot_be_used_gets_one_sentence() {
     daps::files::write_tensors(&path, &[("y", &y)], Default::default()).unwrap();
     let path = path.to_str().unwrap();
     let measured = ["--prior", "binary-digits", "--measurement", path, "--task", "xor"];
-    refuse(&measured, "xor would draw its pairs at random");
+    refuse(&measured, "xor: its pairs would be random");
     let measured = [&measured[..], &["--seed", "0"]].concat();
     refuse(&measured, "expected whole numbers below 2, the alphabet's size, got 3");
     let grey = scene.text("grey.png");
     image::GrayImage::from_pixel(32, 32, image::Luma([120])).save(&grey).unwrap();
     let measured = ["--prior", "binary-digits", "--measurement", &grey, "--task", "inpaint", "--seed", "0"];
-    refuse(&measured, "expected a picture of 2 grey values");
+    refuse(&measured, "expected an image of 2 grey values");
 }

@@ -339,7 +339,7 @@ fn weights_that_appear_later_are_told_of_and_change_no_timing() {
     };
     let read = |file: &str| fs::read_to_string(scene.path("out").join(file)).unwrap();
     let (said, told) = run(&[]);
-    assert!(said.contains("6 of 6 cells done, 6 of them now"), "{said}");
+    assert!(said.contains("6 of 6 cells done (6 in this run)"), "{said}");
     assert!(!told.contains("again"), "{told}");
     let (timings, report) = (read("timings.csv"), read("report.html"));
     assert!(report.contains("<code>daps weights get lpips</code>"), "the page shows commands as code");
@@ -349,7 +349,7 @@ fn weights_that_appear_later_are_told_of_and_change_no_timing() {
     let (said, told) = run(&["--dry-run"]);
     assert!(said.contains("6 cells, 6 to run") && told.contains(why), "{said}{told}");
     let (said, told) = run(&[]);
-    assert!(said.contains("6 of 6 cells done, 6 of them now"), "{said}");
+    assert!(said.contains("6 of 6 cells done (6 in this run)"), "{said}");
     assert_eq!(told.matches("again").count(), 1, "{told}");
     assert!(told.contains(why), "{told}");
     assert_eq!(read("timings.csv"), timings, "the first timing is kept");
@@ -358,7 +358,7 @@ fn weights_that_appear_later_are_told_of_and_change_no_timing() {
     let lpips: Vec<&str> = csv.lines().skip(1).map(|line| line.split(',').nth(at).unwrap()).collect();
     assert!(lpips.iter().all(|value| value.parse::<f64>().is_ok_and(|v| v > 0.0)), "{lpips:?}");
     let (said, told) = run(&[]);
-    assert!(said.contains("6 of 6 cells done, 0 of them now") && !told.contains("again"), "{said}{told}");
+    assert!(said.contains("6 of 6 cells done (0 in this run)") && !told.contains("again"), "{said}{told}");
 }
 
 #[test]
@@ -377,6 +377,12 @@ fn a_dry_run_counts_and_writes_nothing() {
 fn files_that_cannot_be_used_get_one_sentence() {
     let cases = [
         (TABLE.replace("seeds", "seds"), "unknown field `seds`"),
+        (TABLE.replace("seeds", "seds"), "did you mean 'seeds'?"),
+        (TABLE.replace("at = 2.0, options", "option"), "did you mean 'options'?"),
+        (
+            TABLE.replace("at = 2.0, options", "noise = -1.0, options"),
+            "tasks: phase: task.noise: expected a positive",
+        ),
         (TABLE.replace("\"wiener\"", "\"wienner\""), "unknown method 'wienner'"),
         (TABLE.replace("\"inpaint_random\"", "\"inpaint_radnom\""), "unknown operator 'inpaint_radnom'"),
         (
@@ -388,7 +394,10 @@ fn files_that_cannot_be_used_get_one_sentence() {
             "has 5 images to choose from; 5 were asked for after the first 1",
         ),
         (TABLE.replace("y = [\"psnr\"]", "y = [\"psrn\"]"), "unknown column of a plot 'psrn'"),
-        (TABLE.replace("baseline = \"daps\"", "baseline = \"dpas\""), "no method is called 'dpas'"),
+        (
+            TABLE.replace("baseline = \"daps\"", "baseline = \"dpas\""),
+            "unknown baseline 'dpas'; known: daps, langevin, ",
+        ),
         (TABLE.replace("\"langevin\"\nschedule", "\"daps\"\nschedule"), "two are called 'daps'"),
         (TABLE.replace("{ kind = \"gaussian\", std = 0.4 }", "\"facse\""), "unknown prior 'facse'"),
         (TABLE.replace("levels = true", "levels = false"), "sigma needs levels = true"),

@@ -342,13 +342,17 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
         scene.text(name)
     };
     let whole = fs::read(&image).unwrap();
-    check("hdr", &["--image", &file("text.png", b"hello there, no picture")], "no picture in a known format");
-    check("hdr", &["--image", &file("empty.png", b"")], "no picture in a known format");
-    check("hdr", &["--image", &file("cut.png", &whole[..whole.len() / 2])], "cannot be read as a picture");
+    check(
+        "hdr",
+        &["--image", &file("text.png", b"hello there, no picture")],
+        "not an image in a known format",
+    );
+    check("hdr", &["--image", &file("empty.png", b"")], "not an image in a known format");
+    check("hdr", &["--image", &file("cut.png", &whole[..whole.len() / 2])], "cannot be read as an image");
     let mut jpeg = std::io::Cursor::new(Vec::new());
     image::open(&image).unwrap().write_to(&mut jpeg, image::ImageFormat::Jpeg).unwrap();
     let jpeg = jpeg.into_inner();
-    check("hdr", &["--image", &file("cut.jpg", &jpeg[..jpeg.len() - 40])], "ends before the picture does");
+    check("hdr", &["--image", &file("cut.jpg", &jpeg[..jpeg.len() - 40])], "the file is cut off");
     // A header that claims a million pixels a side.
     let mut gigantic = whole.clone();
     gigantic[16..24].copy_from_slice(&[0, 15, 66, 64, 0, 15, 66, 64]);
@@ -357,32 +361,29 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     check(
         "hdr",
         &["--image", &file("gigantic.png", &gigantic)],
-        "1000000x1000000; pictures are read up to 64 megapixels",
+        "1000000x1000000; the limit is 64 megapixels",
     );
     check("hdr", &["--image", &scene.picture("one.png", 1)], "is 1x1, too small to be enlarged to 16x16");
     check("hdr", &["--image", &scene.text("nowhere.png")], "nowhere.png: no such file");
     fs::create_dir(scene.path("none")).unwrap();
-    check("hdr", &["--image", &scene.text("none")], "holds no pictures");
+    check("hdr", &["--image", &scene.text("none")], "holds no images");
     check("hdr", &["--measurement", &scene.picture("large.png", 20)], "is 20x20, expected 16x16");
-    check("phase_retrieval", &["--measurement", &image], "a measurement of phase_retrieval is no picture");
+    check("phase_retrieval", &["--measurement", &image], "a measurement of phase_retrieval is not an image");
     let y = Tensor::zeros((3, 5, 5), daps::core::candle::DType::F32, &Device::Cpu).unwrap();
     y.write_npy(scene.path("y.npy")).unwrap();
     check("hdr", &["--measurement", &scene.text("y.npy")], "expected shape [3, 16, 16]");
     // What would be drawn at random is no explanation of somebody's measurement.
     for (task, says) in [
-        ("inpaint_box", "would draw the place of its box at random; give --mask FILE"),
-        ("inpaint", "inpaint_random would draw its mask at random"),
-        (
-            "motion_blur",
-            "give --kernel-file FILE, or the --seed with which this program made the measurement",
-        ),
-        ("nonlinear_blur", "would draw its kernel at random"),
+        ("inpaint_box", "inpaint_box: the place of its box would be random. Pass --mask FILE"),
+        ("inpaint", "inpaint_random: its mask would be random"),
+        ("motion_blur", "Pass --kernel-file FILE, or the --seed used to create the measurement"),
+        ("nonlinear_blur", "its kernel would be random"),
     ] {
         check(task, &["--measurement", &image], says);
     }
     check("hdr", &["--image", &image, "--factor", "4"], "unknown field `factor`");
     check("dense", &["--image", &image], "dense needs --set matrix=FILE: an array [outputs, inputs]");
-    check("blur", &["--image", &image], "blur needs --kernel-file FILE: a picture");
+    check("blur", &["--image", &image], "blur needs --kernel-file FILE: an image");
     check("super_resolution", &["--image", &image, "--factor", "5"], "super_resolution");
     check("hdrr", &["--image", &image], "unknown operator 'hdrr'");
     check("hdr", &["--image", &image, "--preset", "slow"], "unknown preset 'slow'");

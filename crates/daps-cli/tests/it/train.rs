@@ -316,7 +316,7 @@ fn a_classifier_goes_the_same_way_and_its_card_says_how_often_it_is_right() {
     let out = dir.path().join("judge/tiny.safetensors");
     let exported = daps(&["export", whole_text, "--out", out.to_str().unwrap()]);
     assert!(exported.status.success(), "{}", text(&exported.stderr));
-    assert!(text(&exported.stdout).contains("% of the images that it was not trained on"), "{exported:?}");
+    assert!(text(&exported.stdout).contains("% of held-out images are classified correctly"), "{exported:?}");
     let card = fs::read_to_string(dir.path().join("judge/README.md")).unwrap();
     for part in ["into 4 classes", "of 40 test images", "![examples](examples.png)", "kind = \"conv-net\""] {
         assert!(card.contains(part), "{part} in {card}");

@@ -41,11 +41,11 @@ fn refusals_are_one_sentence_and_exit_code_2() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let (bad, out, pt) = (bad.to_str().unwrap(), out.to_str().unwrap(), golden("adm_tiny.pt"));
     for (args, part) in [
-        (vec!["inspect", bad], "is no whole zip archive"),
+        (vec!["inspect", bad], "is not a complete zip archive"),
         (vec!["inspect", "nowhere.pt"], "no such file"),
         (
             vec!["inspect", readme],
-            "README.md: is no file of weights; safetensors files and PyTorch files (.pt, .pth, .ckpt) are read",
+            "README.md: is not a weights file; safetensors and PyTorch files (.pt, .pth, .ckpt) are read",
         ),
         (vec!["convert", &pt, out, "--config", "ffhq256"], "do not fit the network"),
         (vec!["convert", &pt, out, "--config", "ffhq"], "unknown network configuration 'ffhq'"),
@@ -101,7 +101,7 @@ fn metrics_without_weights_say_how_to_get_them() {
     let (code, text, _) = run("python3", &["compare", &dark, &light]);
     assert!(code == Some(0) && text.contains("19.8313"), "{text}");
     let (code, _, message) = run("python3", &["compare", &a, &tensor("c.npy", 126.0)]);
-    let says = "c.npy: values from 0 to 126, where pictures have -1 to 1";
+    let says = "c.npy: values from 0 to 126, where images have -1 to 1";
     assert!(code == Some(2) && message.contains(says), "{message}");
     let (code, _, message) = run("python3", &["weights", "get", "clip"]);
     assert!(
@@ -152,14 +152,14 @@ fn priors_are_listed_with_their_place_and_need_not_be_fetched() {
         (output.status.code(), common::text(&output.stdout) + &common::text(&output.stderr))
     };
     let told = run(&["weights", "get", "faces"]);
-    assert_eq!(told, (Some(0), "faces is part of the program; there is nothing to get\n".into()));
+    assert_eq!(told, (Some(0), "faces is built in; nothing to fetch\n".into()));
     let (code, told) = run(&["weights", "get", "lpips", "--from", "x"]);
     assert!(code == Some(2) && told.contains("--from: expected only for a prior"), "{told}");
     assert!(!dir.path().join("cache").exists());
     let (code, list) = run(&["list", "priors"]);
     let of = |name: &str| list.lines().find(|l| l.starts_with(&format!("{name} "))).unwrap().to_owned();
     assert_eq!(code, Some(0));
-    for part in ["11.5 MB", "research only", "in the program"] {
+    for part in ["11.5 MB", "research only", "built in"] {
         assert!(of("faces").contains(part), "{list}");
     }
     assert!(of("network").ends_with("a kind of [prior] table"), "{list}");

@@ -126,13 +126,29 @@ pub struct Source {
 }
 
 /// A task by its operator's name, or with more.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum TaskEntry {
     /// With the operator's own settings.
     Name(String),
     /// Spelled out.
     Task(ExperimentTask),
+}
+
+impl<'de> Deserialize<'de> for TaskEntry {
+    // By hand, as above.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(name) => Ok(Self::Name(name)),
+            toml::Value::Table(table) => table.try_into().map(Self::Task).map_err(|e: toml::de::Error| {
+                D::Error::custom(format!("tasks: {}", e.to_string().trim().replace('\n', " ")))
+            }),
+            other => {
+                let what = format!("tasks: expected names or tables, got {}", other.type_str());
+                Err(D::Error::custom(what))
+            }
+        }
+    }
 }
 
 /// A task of an experiment.
@@ -144,7 +160,7 @@ pub struct ExperimentTask {
     pub label: String,
     /// The operator.
     pub operator: String,
-    /// Standard deviation of the measurement's noise.
+    /// The noise of the measurement: a standard deviation, or a noise model.
     #[serde(default = "default_noise")]
     pub noise: NoiseModel,
     /// Chains of a cell; absent: the experiment's.
@@ -290,7 +306,7 @@ impl ExperimentConfig {
     pub fn parse(text: &str) -> Result<Self> {
         let mut config: Self = toml::from_str(text).map_err(|e| {
             let place = daps_files::place(text, e.span());
-            Error::Config(format!("{place}{}", e.message().trim()))
+            Error::Config(format!("{place}{}", daps_core::with_suggestion(e.message())))
         })?;
         for entry in &mut config.tasks {
             if let TaskEntry::Name(name) = entry {
@@ -361,17 +377,21 @@ impl ExperimentConfig {
             return refuse(format!("method: two are called '{label}'; give them labels"));
         }
         if let Some(seed) = self.seeds.iter().enumerate().find(|(i, s)| self.seeds[..*i].contains(s)) {
-            return refuse(format!("seeds: {} stands twice", seed.1));
+            return refuse(format!("seeds: {} appears twice", seed.1));
         }
         for task in self.tasks() {
-            if task.noise.check().is_err() || task.samples == Some(0) {
-                return refuse(format!("tasks: {} needs positive noise and samples", task.label));
+            if let Err(error) = task.noise.check() {
+                return refuse(format!("tasks: {}: {error}", task.label));
+            }
+            if task.samples == Some(0) {
+                return refuse(format!("tasks: {}: samples: expected at least 1, got 0", task.label));
             }
         }
         if let Some(baseline) = &self.baseline
             && !self.methods.iter().any(|m| m.label == *baseline)
         {
-            return refuse(format!("baseline: no method is called '{baseline}'"));
+            let labels = self.methods.iter().map(|m| m.label.as_str());
+            return Err(daps_core::Error::unknown("baseline", baseline, labels).into());
         }
         for plot in &self.plots {
             let known = super::cell::COLUMNS.iter().map(|c| c.name).collect::<Vec<_>>();

@@ -66,7 +66,7 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
             _ => "give its path",
         };
         let hint = format!(
-            "no such file or folder; {made}, or name another source with --data (\"bundled\" takes the few pictures inside the program)"
+            "no such file or folder; {made}, or name another source with --data (\"bundled\" takes the bundled images)"
         );
         return Err(Error::content(&path, hint));
     }

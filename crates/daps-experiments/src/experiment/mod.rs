@@ -202,8 +202,8 @@ impl Experiment {
             let tasks: Vec<&str> = self.config.tasks().filter(differs).map(|t| t.label.as_str()).collect();
             if !tasks.is_empty() {
                 let (label, file, tasks) = (&method.label, file.display(), tasks.join(", "));
-                let what = "has other settings than stand here, and its own count";
-                notes.push(format!("{label}: {file} {what}, on {tasks}"));
+                let what = format!("{file} has settings that differ from this file on {tasks}");
+                notes.push(format!("{label}: {what}; {file} is used"));
             }
         }
         Ok(notes)
@@ -391,7 +391,7 @@ mod tests {
             experiment.notes().join("; ")
         };
         let note = |name: &str| {
-            format!("{name}: tuned.toml has other settings than stand here, and its own count, on hdr")
+            format!("{name}: tuned.toml has settings that differ from this file on hdr; tuned.toml is used")
         };
         let paper = |budget: &str| format!("preset = 'paper'\nbudget = '{budget}'");
         tune("daps", &paper("1k"), "beta = 0.02");

@@ -20,7 +20,7 @@ fn missing(experiment: &Experiment, cells: &[Cell], progressed: &Progressed) -> 
     let mut lines = Vec::new();
     if progressed.done < progressed.cells {
         lines.push(format!(
-            "The table is not finished: {} cells are missing; the same command goes on.",
+            "The table is not finished: {} cells are missing; rerun the command to resume.",
             progressed.cells - progressed.done
         ));
     }
@@ -46,7 +46,7 @@ fn missing(experiment: &Experiment, cells: &[Cell], progressed: &Progressed) -> 
     {
         let hint = assets::hint(weights);
         lines.push(format!(
-            "{blind} cells have no LPIPS: it needs weights that `{hint}` fetches before cells are run."
+            "{blind} cells have no LPIPS: its weights are missing. Run `{hint}`, then rerun the command."
         ));
     }
     if !experiment.is_enough_for_fid() && !experiment.is_discrete() {
@@ -54,7 +54,7 @@ fn missing(experiment: &Experiment, cells: &[Cell], progressed: &Progressed) -> 
     }
     if let Some(weights) = experiment.missing_inception() {
         let hint = assets::hint(weights);
-        lines.push(format!("No FID: it needs weights that `{hint}` fetches; then the same command adds it."));
+        lines.push(format!("No FID: its weights are missing. Run `{hint}`, then rerun the command."));
     }
     lines
 }

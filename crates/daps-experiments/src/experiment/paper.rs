@@ -44,7 +44,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Row>> {
     struct Rows {
         row: Vec<Row>,
     }
-    let rows: Rows =
-        toml::from_str(&files::read_text(path)?).map_err(|e| Error::content(path, e.message().trim()))?;
+    let rows: Rows = toml::from_str(&files::read_text(path)?)
+        .map_err(|e| Error::content(path, daps_core::with_suggestion(e.message())))?;
     Ok(rows.row)
 }

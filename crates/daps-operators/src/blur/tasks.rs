@@ -113,7 +113,7 @@ pub(crate) fn kernels(file: &Path, normalize: bool) -> Result<Vec<BlurKernel>> {
     to_f64(&array)?.chunks(h * w).map(one).collect()
 }
 
-pub(crate) const KERNEL_FILE: &str = "a picture (scaled to sum 1), or an array [height, width]";
+pub(crate) const KERNEL_FILE: &str = "an image (scaled to sum 1), or an array [height, width]";
 
 impl Params for BlurParams {
     const FILES: &'static [FileParameter] = &[required("kernel", "--kernel-file FILE", KERNEL_FILE)];

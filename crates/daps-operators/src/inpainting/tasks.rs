@@ -92,7 +92,7 @@ impl Params for MaskParams {
     const FILES: &'static [FileParameter] = &[required(
         "mask",
         "--mask FILE",
-        "a picture (white = kept), or an array of zeros and ones [height, width]",
+        "an image (white = kept), or an array of zeros and ones [height, width]",
     )];
     const WITHOUT_FILE: Option<&'static str> = Some("inpaint_random");
 

@@ -122,8 +122,7 @@ enum Format {
 }
 
 /// What is said of any other file.
-const NO_WEIGHTS: &str =
-    "is no file of weights; safetensors files and PyTorch files (.pt, .pth, .ckpt) are read";
+const NO_WEIGHTS: &str = "is not a weights file; safetensors and PyTorch files (.pt, .pth, .ckpt) are read";
 
 impl Format {
     /// The format that a file's first bytes tell, where they tell one.

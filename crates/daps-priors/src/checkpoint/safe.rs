@@ -19,7 +19,8 @@ pub(super) const LARGEST_HEADER: u64 = 100_000_000;
 
 /// Reads a file from memory, and compares its checksum where it carries one; `path` is what messages call it.
 pub(super) fn parse(path: &Path, bytes: &[u8]) -> Result<Checkpoint> {
-    let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
+    let refuse =
+        |e: &dyn std::fmt::Display| Error::file(path, format!("is not a complete safetensors file ({e})"));
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| refuse(&e))?;
     let metadata: BTreeMap<String, String> =
         header.metadata().clone().unwrap_or_default().into_iter().collect();
@@ -51,7 +52,8 @@ pub(super) fn header(
     head: &mut Vec<u8>,
     rest: &mut dyn Read,
 ) -> Result<BTreeMap<String, String>> {
-    let refuse = |e: &dyn std::fmt::Display| Error::file(path, format!("is no whole safetensors file ({e})"));
+    let refuse =
+        |e: &dyn std::fmt::Display| Error::file(path, format!("is not a complete safetensors file ({e})"));
     let length = head.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
     if length > LARGEST_HEADER {
         return Err(refuse(&"the header is too large"));

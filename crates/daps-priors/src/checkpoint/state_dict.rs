@@ -86,10 +86,7 @@ pub(super) fn tensors(pickle: &Pickle) -> Result<BTreeMap<String, View>, Refused
         };
         let items: Vec<(&str, Id)> = items.iter().filter_map(named).collect();
         if items.len() > MOST_ITEMS {
-            return Err(Refused(format!(
-                "holds a dictionary of {} items, which is no network's",
-                items.len()
-            )));
+            return Err(Refused(format!("holds a dictionary of {} items, not a network", items.len())));
         }
         let mut found = BTreeMap::new();
         for (name, id) in &items {

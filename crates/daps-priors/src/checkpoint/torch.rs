@@ -24,10 +24,10 @@ const LARGEST_PICKLE: u64 = 1 << 28;
 pub fn read_archive(mut reader: impl Read + Seek) -> Result<BTreeMap<String, Tensor>> {
     let length = reader.seek(SeekFrom::End(0)).or_else(|e| refuse(e.to_string()))?;
     let archive = ZipArchive::new(reader)
-        .or_else(|e| refuse(format!("is no whole zip archive ({e}); the file may be cut off")))?;
+        .or_else(|e| refuse(format!("is not a complete zip archive ({e}); the file may be cut off")))?;
     let mut names = (0..archive.len()).filter_map(|i| archive.name_for_index(i)?.ok().map(Cow::into_owned));
     let Some(name) = names.find(|n| n == "data.pkl" || n.ends_with("/data.pkl")) else {
-        return refuse("holds no data.pkl; it is no PyTorch checkpoint");
+        return refuse("holds no data.pkl; it is not a PyTorch checkpoint");
     };
     drop(names);
     let prefix = name.trim_end_matches("data.pkl").to_owned();

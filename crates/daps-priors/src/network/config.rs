@@ -133,7 +133,8 @@ pub fn named(name: &str) -> Result<NetworkConfig> {
 impl NetworkConfig {
     /// From TOML, checked.
     pub fn parse(text: &str) -> Result<Self> {
-        let config: Self = toml::from_str(text).map_err(|e| Error::config("network", e.message()))?;
+        let config: Self = toml::from_str(text)
+            .map_err(|e| Error::config("network", daps_core::with_suggestion(e.message())))?;
         config.check()?;
         Ok(config)
     }

@@ -233,7 +233,7 @@ impl TrainConfig {
     pub fn parse(text: &str) -> Result<Self> {
         let config: Self = toml::from_str(text).map_err(|e| {
             let place = daps_files::place(text, e.span());
-            Error::config("training", format!("{place}{}", e.message()))
+            Error::config("training", format!("{place}{}", daps_core::with_suggestion(e.message())))
         })?;
         config.check().map_err(|e| file::with_line(text, e))?;
         Ok(config)

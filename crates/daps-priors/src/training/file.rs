@@ -12,7 +12,7 @@ impl TrainConfig {
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Error::file(path, "no such file"),
-            std::io::ErrorKind::InvalidData => Error::file(path, "is no text"),
+            std::io::ErrorKind::InvalidData => Error::file(path, "is not a text file"),
             _ => Error::file(path, e),
         })?;
         Self::parse(&text).map_err(|e| match e {

@@ -340,7 +340,8 @@ impl Trainer {
     /// Goes on from a checkpoint of the same configuration and data.
     pub fn resume(&mut self, path: &Path) -> Result<()> {
         let found = checkpoint::read(path)?;
-        let refuse = |reason: &str| Error::file(path, format!("is no checkpoint of this training: {reason}"));
+        let refuse =
+            |reason: &str| Error::file(path, format!("is not a checkpoint of this training: {reason}"));
         let mark = found.metadata.get(MARK_KEY).ok_or_else(|| refuse("it has no counters"))?;
         let mark: Mark = serde_json::from_str(mark).map_err(|e| refuse(&e.to_string()))?;
         if mark.data != self.data.checksum {

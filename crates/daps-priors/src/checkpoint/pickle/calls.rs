@@ -194,7 +194,7 @@ impl Machine<'_> {
             Node::Int(value) => {
                 usize::try_from(value).or_else(|_| refuse("the pickle has a size below zero"))
             }
-            _ => refuse("the pickle has a size that is no whole number"),
+            _ => refuse("the pickle has a size that is not a whole number"),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub fn read_labels(path: &Path) -> Result<Vec<u8>> {
     let bytes = unpacked(path)?;
     let Some(&[0, 0, 8, 1, a, b, c, d]) = bytes.first_chunk() else {
-        return Err(Error::file(path, "is no IDX file of labels"));
+        return Err(Error::file(path, "is not an IDX file of labels"));
     };
     let (count, labels) = (u32::from_be_bytes([a, b, c, d]) as usize, &bytes[8..]);
     if labels.len() != count {

@@ -36,7 +36,7 @@ pub(super) fn read(
     if bytes.get(257..262) == Some(b"ustar") {
         return decode_all(source, tar(source, &bytes)?, shape, fit, watch);
     }
-    Err(Error::file(source, "is neither a folder of pictures, nor a tar, an IDX or a .npy file"))
+    Err(Error::file(source, "is not a folder of images, a tar, an IDX or a .npy file"))
 }
 
 /// A file's bytes, those of a gzip file unpacked.
@@ -45,7 +45,7 @@ pub(super) fn unpacked(path: &Path) -> Result<Vec<u8>> {
         std::io::ErrorKind::NotFound => Error::file(path, "no such file or folder"),
         _ => Error::file(path, e),
     })?;
-    gunzip(bytes).map_err(|e| Error::file(path, format!("is no whole gzip file ({e})")))
+    gunzip(bytes).map_err(|e| Error::file(path, format!("is not a complete gzip file ({e})")))
 }
 
 /// Where the bytes of a picture are.
@@ -79,7 +79,7 @@ fn folder(source: &Path) -> Result<Vec<Named>> {
 
 /// Names and bytes of a tar's pictures.
 fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
-    let broken = |e: std::io::Error| Error::file(source, format!("is no whole tar file ({e})"));
+    let broken = |e: std::io::Error| Error::file(source, format!("is not a complete tar file ({e})"));
     let mut files = Vec::new();
     let mut archive = tar::Archive::new(Cursor::new(bytes));
     for entry in archive.entries().map_err(broken)? {
@@ -102,11 +102,11 @@ fn decode_all(
     watch: &mut Watch,
 ) -> Result<(Images, Adapted)> {
     if files.is_empty() {
-        return Err(Error::file(source, format!("holds no pictures ({})", ENDINGS.join(", "))));
+        return Err(Error::file(source, format!("holds no images ({})", ENDINGS.join(", "))));
     }
     files.sort();
     if !matches!(shape[0], 1 | 3) {
-        let reason = format!("pictures have 1 or 3 channels, the network's images {}", shape[0]);
+        let reason = format!("image files have 1 or 3 channels, the network has {}", shape[0]);
         return Err(Error::file(source, reason));
     }
     let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
@@ -142,7 +142,7 @@ fn idx(bytes: &[u8], shape: [usize; 3], fit: Fit) -> std::result::Result<(Images
         Some(part.iter().fold(0usize, |n, b| n << 8 | usize::from(*b)))
     };
     let (Some(count), Some(rows), Some(columns)) = (number(1), number(2), number(3)) else {
-        return Err("is no whole IDX file".to_owned());
+        return Err("is not a complete IDX file".to_owned());
     };
     let pixels = &bytes[16..];
     if rows == 0 || columns == 0 || count.checked_mul(rows * columns) != Some(pixels.len()) {
