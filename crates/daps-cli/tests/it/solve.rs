@@ -305,7 +305,7 @@ fn a_killed_solve_resumes_to_the_same_bytes() {
         let found: Value =
             serde_json::from_slice(&fs::read(scene.path("whole/metrics.json")).unwrap()).unwrap();
         assert_eq!(found["measurements"][0]["statistic"], statistic, "{noise}");
-        assert!(found["chi2"].as_f64().unwrap() > 0.0, "{noise}");
+        assert!(found["residual_chi2"].as_f64().unwrap() > 0.0, "{noise}");
         for milliseconds in [0, 100, 250, 500] {
             let out = scene.text(&format!("killed-{milliseconds}"));
             _ = fs::remove_dir_all(&out);
