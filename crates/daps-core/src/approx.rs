@@ -139,7 +139,7 @@ impl Approx<'_> {
                 let smallest = |row: &[f64]| row.iter().copied().fold(f64::INFINITY, f64::min);
                 Ok(values.chunks(n).map(|row| 1.0 / smallest(row)).collect())
             }
-            Self::Gaussian { covariance: Covariance::Frequency(c), .. } => {
+            Self::Gaussian { covariance: Covariance::Frequency(c), .. } if c.local().is_none() => {
                 let smallest = to_f64(c.variances())?.into_iter().fold(f64::INFINITY, f64::min);
                 Ok(vec![1.0 / smallest])
             }

@@ -2,13 +2,12 @@
 //! uncorrelated coefficients there, and so have the errors of a denoiser.
 
 use candle_core::{Device, Tensor};
-use faer::linalg::matmul::matmul;
-use faer::traits::ComplexField;
-use faer::{Accum, MatMut, MatRef, Par};
+use faer::{MatMut, MatRef};
 use rayon::prelude::*;
 
-use crate::real::{Real, check_rows, with_slice};
-use crate::{Error, Result, with_faer, with_real};
+use crate::linalg::{Factor, product};
+use crate::real::{check_rows, map_rows, with_slice};
+use crate::{Error, Result, with_real};
 
 /// Red, green and blue into grey and two differences of colour, orthonormal.
 const COLORS: [[f64; 3]; 3] = [
@@ -45,7 +44,7 @@ impl Axis {
     }
 }
 
-trait Number: Real + ComplexField {
+trait Number: Factor {
     fn matrix(of: &Axis) -> &[Self];
 }
 
@@ -90,17 +89,37 @@ impl Cosines {
 
     /// T x, row by row.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        with_real!(x.dtype(), T => self.transform::<T>(x, false))
+        self.colors(&self.waves(x)?)
     }
 
     /// Tᵀ c = T⁻¹ c, row by row.
     pub fn back(&self, c: &Tensor) -> Result<Tensor> {
-        with_real!(c.dtype(), T => self.transform::<T>(c, true))
+        self.colors_back(&self.waves_back(c)?)
     }
 
-    fn transform<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
+    /// Cosines along both sides of every plane, colours as they are.
+    pub fn waves(&self, x: &Tensor) -> Result<Tensor> {
+        with_real!(x.dtype(), T => self.along_sides::<T>(x, false))
+    }
+
+    /// The inverse of [`Self::waves`].
+    pub fn waves_back(&self, c: &Tensor) -> Result<Tensor> {
+        with_real!(c.dtype(), T => self.along_sides::<T>(c, true))
+    }
+
+    /// The planes of three colours turned into grey and two differences of colour, of pixels or of coefficients; others as they are.
+    pub fn colors(&self, x: &Tensor) -> Result<Tensor> {
+        with_real!(x.dtype(), T => self.turn::<T>(x, false))
+    }
+
+    /// The inverse of [`Self::colors`].
+    pub fn colors_back(&self, x: &Tensor) -> Result<Tensor> {
+        with_real!(x.dtype(), T => self.turn::<T>(x, true))
+    }
+
+    fn along_sides<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
         check_rows("image", x, &self.shape)?;
-        let [channels, height, width] = self.shape;
+        let [_, height, width] = self.shape;
         let plane = height * width;
         let rows = MatRef::from_row_major_slice(T::matrix(&self.height), height, height);
         let columns = MatRef::from_row_major_slice(T::matrix(&self.width), width, width);
@@ -112,25 +131,28 @@ impl Cosines {
                 let mut half = MatMut::from_row_major_slice_mut(&mut half, height, width);
                 let x = MatRef::from_row_major_slice(x, height, width);
                 let out = MatMut::from_row_major_slice_mut(out, height, width);
-                with_faer(|| {
-                    matmul(half.as_mut(), Accum::Replace, left, x, T::of(1.0), Par::Seq);
-                    matmul(out, Accum::Replace, half.as_ref(), right, T::of(1.0), Par::Seq);
-                });
+                product(half.as_mut(), left, x);
+                product(out, half.as_ref(), right);
             });
         })?;
-        if channels == COLORS.len() {
-            let color = |i: usize, j: usize| T::of(if back { COLORS[j][i] } else { COLORS[i][j] });
-            let turn: [[T; 3]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| color(i, j)));
-            out.par_chunks_mut(3 * plane).for_each(|image| {
-                for k in 0..plane {
-                    let old = [image[k], image[plane + k], image[2 * plane + k]];
-                    for (c, turn) in turn.iter().enumerate() {
-                        image[c * plane + k] = turn[0] * old[0] + turn[1] * old[1] + turn[2] * old[2];
-                    }
-                }
-            });
-        }
         Ok(Tensor::from_vec(out, x.dims(), &Device::Cpu)?)
+    }
+
+    fn turn<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
+        let [channels, height, width] = self.shape;
+        if channels != COLORS.len() {
+            return Ok(x.clone());
+        }
+        let plane = height * width;
+        let color = |i: usize, j: usize| T::of(if back { COLORS[j][i] } else { COLORS[i][j] });
+        let turn: [[T; 3]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| color(i, j)));
+        map_rows::<T>("image", x, &self.shape, &self.shape, |_, x, out| {
+            for k in 0..plane {
+                for (c, turn) in turn.iter().enumerate() {
+                    out[c * plane + k] = turn[0] * x[k] + turn[1] * x[plane + k] + turn[2] * x[2 * plane + k];
+                }
+            }
+        })
     }
 }
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
-use faer::{Mat, Par, Side};
+use faer::{Mat, Par};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
+use crate::linalg::cholesky;
 use crate::noise::fill_normal;
-use crate::real::{batched, check_rows, combine, from_f64, pick, scale_each, to_f64};
-use crate::{Address, Cosines, Error, Noise, Result, with_faer};
+use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
+use crate::{Address, Error, Frequency, Noise, Result, with_faer};
 
 /// The covariance of a batch.
 #[derive(Clone, Debug)]
@@ -19,55 +20,10 @@ pub enum Covariance {
     Scalar(Vec<f64>),
     /// Variances of every value, `[rows, shape…]`.
     Diagonal(Tensor),
-    /// Variances of every frequency of an image, one set for all rows.
+    /// Variances of every frequency of an image, one set for all rows, perhaps times a local factor of every row.
     Frequency(Frequency),
     /// One [`RowCovariance`] per row, for problems small enough for dense algebra.
     Dense(Vec<RowCovariance>),
-}
-
-/// C = Tᵀ diag(v) T, with T the orthonormal transform of [`Cosines`].
-#[derive(Clone, Debug)]
-pub struct Frequency {
-    cosines: Arc<Cosines>,
-    variances: Tensor,
-}
-
-impl Frequency {
-    /// From the variance of every coefficient.
-    pub fn new(cosines: Arc<Cosines>, variances: Vec<f64>) -> Result<Self> {
-        if let Some(bad) = variances.iter().find(|v| !(v.is_finite() && **v > 0.0)) {
-            return Err(Error::invalid("variance of a frequency", "a positive finite number", bad));
-        }
-        let variances = from_f64(variances, &batched(1, cosines.shape()), DType::F64)?;
-        Ok(Self { cosines, variances })
-    }
-
-    /// T.
-    #[must_use]
-    pub fn cosines(&self) -> &Cosines {
-        &self.cosines
-    }
-
-    /// v, `[1, shape…]` in f64.
-    #[must_use]
-    pub fn variances(&self) -> &Tensor {
-        &self.variances
-    }
-
-    /// Tᵀ diag(f(v)) T x.
-    fn map(&self, x: &Tensor, f: impl Fn(&Tensor) -> candle_core::Result<Tensor>) -> Result<Tensor> {
-        let scaled = scale_each(&self.cosines.forward(x)?, &f(&self.variances)?)?;
-        self.cosines.back(&scaled)
-    }
-
-    /// The full matrix, for oracles and small problems.
-    fn dense(&self) -> Result<Full> {
-        let d = self.variances.elem_count();
-        let unit = Tensor::eye(d, DType::F64, self.variances.device())?;
-        let columns =
-            to_f64(&self.map(&unit.reshape(batched(d, self.cosines.shape()))?, |v| Ok(v.clone()))?)?;
-        Full::new(Mat::from_fn(d, d, |i, j| columns[j * d + i]))
-    }
 }
 
 /// The covariance of one sample, in f64.
@@ -98,12 +54,9 @@ pub struct Full {
 impl Full {
     /// Factorises a symmetric positive definite matrix.
     pub fn new(matrix: Mat<f64>) -> Result<Self> {
-        match with_faer(|| matrix.llt(Side::Lower)) {
-            Ok(llt) => {
-                let lower = Arc::new(llt.L().to_owned());
-                Ok(Self { matrix: Arc::new(matrix), lower })
-            }
-            Err(_) => Err(Error::invalid("covariance", "a positive definite matrix", "one that is not")),
+        match cholesky(&matrix) {
+            Some(lower) => Ok(Self { matrix: Arc::new(matrix), lower: Arc::new(lower) }),
+            None => Err(Error::invalid("covariance", "a positive definite matrix", "one that is not")),
         }
     }
 
@@ -262,7 +215,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => combine(&[(c, v)]),
             Self::Diagonal(c) => Ok((v * c.to_dtype(v.dtype())?)?),
-            Self::Frequency(c) => c.map(v, |c| Ok(c.clone())),
+            Self::Frequency(c) => c.apply(v),
             Self::Dense(rows) => dense_rows(rows, v, |row, v| Ok(row.apply(v))),
         }
     }
@@ -272,7 +225,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => combine(&[(&c.iter().map(|c| 1.0 / c).collect::<Vec<_>>(), v)]),
             Self::Diagonal(c) => Ok((v / c.to_dtype(v.dtype())?)?),
-            Self::Frequency(c) => c.map(v, Tensor::recip),
+            Self::Frequency(c) => c.solve(v),
             Self::Dense(rows) => dense_rows(rows, v, RowCovariance::solve),
         }
     }
@@ -285,10 +238,7 @@ impl Covariance {
                 combine(&[(&roots, &noise.normal(at, shape, dtype)?)])
             }
             Self::Diagonal(c) => Ok((noise.normal(at, shape, dtype)? * c.to_dtype(dtype)?.sqrt()?)?),
-            Self::Frequency(c) => {
-                let roots = c.variances.sqrt()?.to_dtype(dtype)?;
-                c.cosines.back(&scale_each(&noise.normal(at, shape, dtype)?, &roots)?)
-            }
+            Self::Frequency(c) => c.root(&noise.normal(at, shape, dtype)?),
             Self::Dense(rows) => {
                 let dim = shape.iter().product();
                 let draw = |i: usize| rows[i].sample(&mut noise.stream(i, at), dim);
@@ -303,7 +253,7 @@ impl Covariance {
         match self {
             Self::Scalar(c) => Ok(RowCovariance::Scalar(pick(c, row))),
             Self::Diagonal(c) => Ok(RowCovariance::Diagonal(to_f64(&c.get(row)?)?)),
-            Self::Frequency(c) => Ok(RowCovariance::Full(c.dense()?)),
+            Self::Frequency(c) => Ok(RowCovariance::Full(c.dense(row)?)),
             Self::Dense(rows) => Ok(rows[row].clone()),
         }
     }
@@ -354,7 +304,7 @@ mod tests {
     #[test]
     fn frequencies_agree_with_the_full_matrix() {
         let shape = [3, 2, 3];
-        let cosines = Arc::new(Cosines::new(&shape).unwrap());
+        let cosines = Arc::new(crate::Cosines::new(&shape).unwrap());
         let variances = (0..18).map(|i| 0.1 + 0.3 * f64::from(i % 5)).collect();
         let form = Covariance::Frequency(Frequency::new(cosines, variances).unwrap());
         let full = form.row(0).unwrap();

@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{Approx, Covariance, Result, Space, SpreadTable};
+use crate::{Approx, Covariance, LocalFactor, Result, Space, SpreadTable};
 
 /// The noise level of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +65,11 @@ pub trait Denoiser: Send + Sync {
         None
     }
 
+    /// Where in an image it errs more than usual.
+    fn as_local(&self) -> Option<&dyn LocalDenoiser> {
+        None
+    }
+
     /// Cov[x0 | x_t].
     fn as_covariance(&self) -> Option<&dyn DenoiserCovariance> {
         None
@@ -83,6 +88,12 @@ pub type Cotangent<'a> = dyn Fn(&Tensor) -> Result<Tensor> + 'a;
 pub trait DifferentiableDenoiser: Denoiser {
     /// D(x, σ) and (∂D/∂x)ᵀ v, where v = `cotangent(D(x, σ))`, from one forward pass.
     fn denoise_vjp(&self, x: &Tensor, sigma: &Sigma, cotangent: &Cotangent) -> Result<(Tensor, Tensor)>;
+}
+
+/// A denoiser that predicts where in an image it errs more than usual.
+pub trait LocalDenoiser: Denoiser {
+    /// D(x, σ), and the local factor of the spread of x0 around it, from one call.
+    fn denoise_local(&self, x: &Tensor, sigma: f64) -> Result<(Tensor, LocalFactor)>;
 }
 
 /// How much of Cov[x0 | x_t] to keep.

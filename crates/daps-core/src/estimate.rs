@@ -60,10 +60,49 @@ pub enum Spread {
     /// Variances by frequency where the prior has measured them, times a factor; otherwise as `prior`; belongs to the Tweedie
     /// mean. They were measured on noisy pictures. What a sampler denoises is not quite one, and D errs more on it.
     Frequencies(f64),
+    /// All that the prior has measured of its error: covariances of the channels by frequency, and where in the image it is larger.
+    /// Otherwise as `prior`; belongs to the Tweedie mean.
+    Bands(BandSpread),
     /// r(σ) from a table measured for the prior; belongs to the Tweedie mean.
     Table(SpreadTable),
     /// Cov[x0 | x_t] from a prior that knows it; belongs to the Tweedie mean.
     Covariance(CovarianceKind),
+}
+
+/// What to use of a prior's error by frequency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BandSpread {
+    /// A factor of all variances. They were measured on noisy images. What a sampler denoises is not quite one, and D errs more on it.
+    pub wider: f64,
+    /// Whether channels are correlated as measured. Otherwise grey and differences of colour are independent.
+    pub channels: bool,
+    /// Whether the local factor is used, where the prior has one.
+    pub local: bool,
+}
+
+impl Default for BandSpread {
+    fn default() -> Self {
+        Self { wider: 1.0, channels: true, local: true }
+    }
+}
+
+impl BandSpread {
+    /// Independent channels, the same everywhere.
+    fn plain(wider: f64) -> Self {
+        Self { wider, channels: false, local: false }
+    }
+}
+
+impl Spread {
+    /// What is used by frequency, where it is by frequency.
+    fn bands(&self) -> Option<BandSpread> {
+        match self {
+            Self::Frequencies(wider) => Some(BandSpread::plain(*wider)),
+            Self::Bands(bands) => Some(*bands),
+            _ => None,
+        }
+    }
 }
 
 /// Where diffusion-score estimation takes the prior's score.
@@ -110,7 +149,12 @@ impl Pixel {
         match &estimate {
             Estimate::Gaussian {
                 center: Center::Ode(_),
-                spread: Spread::Covariance(_) | Spread::Table(_) | Spread::Prior | Spread::Frequencies(_),
+                spread:
+                    Spread::Covariance(_)
+                    | Spread::Table(_)
+                    | Spread::Prior
+                    | Spread::Frequencies(_)
+                    | Spread::Bands(_),
             } => {
                 return Err(Error::invalid(
                     "estimate.spread",
@@ -121,18 +165,23 @@ impl Pixel {
             Estimate::Gaussian { spread: Spread::Covariance(_), .. } if model.as_covariance().is_none() => {
                 return lacks("Cov[x0 | x_t]");
             }
-            Estimate::Gaussian { spread: Spread::Frequencies(factor), .. }
-                if !(factor.is_finite() && *factor > 0.0) =>
+            Estimate::Gaussian { spread, .. }
+                if spread.bands().is_some_and(|b| !(b.wider.is_finite() && b.wider > 0.0)) =>
             {
-                return Err(Error::invalid("estimate.spread.frequencies", "a positive number", factor));
+                let factor = spread.bands().map_or(0.0, |b| b.wider);
+                return Err(Error::invalid(
+                    "factor of the variances by frequency",
+                    "a positive number",
+                    factor,
+                ));
             }
-            Estimate::Gaussian { spread: Spread::Prior | Spread::Frequencies(_), .. } => {
-                match model.as_spread() {
-                    Some(table) => table.check()?,
-                    None if model.as_covariance().is_none() => return lacks("r(sigma)"),
-                    None => {}
-                }
-            }
+            Estimate::Gaussian {
+                spread: Spread::Prior | Spread::Frequencies(_) | Spread::Bands(_), ..
+            } => match model.as_spread() {
+                Some(table) => table.check()?,
+                None if model.as_covariance().is_none() => return lacks("r(sigma)"),
+                None => {}
+            },
             Estimate::Gaussian { spread: Spread::Table(table), .. } => table.check()?,
             Estimate::Score { at: ScoreAt::State { sigma } | ScoreAt::Start { sigma }, .. }
                 if !(sigma.is_finite() && *sigma > 0.0) =>
@@ -141,7 +190,7 @@ impl Pixel {
             }
             _ => {}
         }
-        let by_frequency = matches!(&estimate, Estimate::Gaussian { spread: Spread::Frequencies(_), .. })
+        let by_frequency = matches!(&estimate, Estimate::Gaussian { spread, .. } if spread.bands().is_some())
             && model.as_spread().is_some_and(|table| table.bands.is_some());
         let cosines = by_frequency.then(|| Cosines::new(model.shape()).map(Arc::new)).transpose()?;
         Ok(Self { model, estimate, cosines })
@@ -162,20 +211,41 @@ impl Pixel {
                 (None, Some(_)) => self.spread(&Spread::Covariance(CovarianceKind::Scalar), x_t, step),
                 (None, None) => Err(Error::missing("the estimate", "r(sigma)", "this prior")),
             },
-            Spread::Frequencies(factor) => match (&self.cosines, self.model.as_spread()) {
-                (Some(cosines), Some(table)) => {
-                    let variances = table.variances_at(step.sigma, cosines)?;
-                    let variances = variances.iter().map(|v| factor * v).collect();
-                    Ok(Covariance::Frequency(Frequency::new(Arc::clone(cosines), variances)?))
+            Spread::Frequencies(_) | Spread::Bands(_) => {
+                match (&self.cosines, self.model.as_spread(), spread.bands()) {
+                    (Some(cosines), Some(table), Some(bands)) => {
+                        by_frequency(cosines, table, bands, step.sigma).map(Covariance::Frequency)
+                    }
+                    _ => self.spread(&Spread::Prior, x_t, step),
                 }
-                _ => self.spread(&Spread::Prior, x_t, step),
-            },
+            }
             Spread::Table(table) => Ok(Covariance::Scalar(vec![table.at(step.sigma).powi(2)])),
             Spread::Covariance(kind) => match self.model.as_covariance() {
                 Some(model) => model.covariance(x_t, &Sigma::Same(step.sigma), *kind),
                 None => Err(Error::missing("the estimate", "Cov[x0 | x_t]", "this prior")),
             },
         }
+    }
+
+    /// Mean, covariance, and the denoiser calls that they took.
+    fn gaussian(
+        &self,
+        center: &Center,
+        spread: &Spread,
+        x_t: &Tensor,
+        step: &Step,
+    ) -> Result<(Tensor, Covariance, usize)> {
+        let local = self.model.as_local().filter(|_| spread.bands().is_some_and(|b| b.local));
+        let Some(local) = local.filter(|_| self.cosines.is_some()) else {
+            let (mean, nfe) = self.center(center, x_t, step)?;
+            return Ok((mean, self.spread(spread, x_t, step)?, nfe));
+        };
+        let (mean, factor) = local.denoise_local(x_t, step.sigma)?;
+        let covariance = match self.spread(spread, x_t, step)? {
+            Covariance::Frequency(c) => Covariance::Frequency(c.with_local(factor)?),
+            other => other,
+        };
+        Ok((mean, covariance, 1))
     }
 
     fn score(&self, start: &Center, at: ScoreAt, x_t: &Tensor, step: &Step) -> Result<Estimated<'_>> {
@@ -250,6 +320,21 @@ impl Pixel {
     }
 }
 
+/// The covariance by frequency that a table has at a level.
+fn by_frequency(
+    cosines: &Arc<Cosines>,
+    table: &SpreadTable,
+    bands: BandSpread,
+    sigma: f64,
+) -> Result<Frequency> {
+    let widened = |values: Vec<f64>| values.iter().map(|v| bands.wider * v).collect::<Vec<f64>>();
+    let correlated = table.bands.as_ref().is_some_and(|b| b.correlation.is_some());
+    if bands.channels && correlated {
+        return Frequency::correlated(Arc::clone(cosines), &widened(table.covariances_at(sigma, cosines)?));
+    }
+    Frequency::new(Arc::clone(cosines), widened(table.variances_at(sigma, cosines)?))
+}
+
 impl Prior for Pixel {
     fn init(&self, sigma: f64, noise: &Noise) -> Result<Tensor> {
         let z = noise.normal(Address::new(0, Purpose::Init, 0), self.model.shape(), self.model.dtype())?;
@@ -260,8 +345,7 @@ impl Prior for Pixel {
         check_rows("x_t", x_t, self.model.shape())?;
         match &self.estimate {
             Estimate::Gaussian { center, spread } => {
-                let (mean, nfe) = self.center(center, x_t, step)?;
-                let covariance = self.spread(spread, x_t, step)?;
+                let (mean, covariance, nfe) = self.gaussian(center, spread, x_t, step)?;
                 let start = mean.clone();
                 Ok(Estimated { approx: Approx::Gaussian { mean, covariance, start }, nfe })
             }

@@ -14,8 +14,10 @@ mod error;
 mod estimate;
 mod event;
 mod fingerprint;
+mod frequency;
 mod kernel;
 mod likelihood;
+pub mod linalg;
 mod method;
 pub mod mixture;
 mod noise;
@@ -39,9 +41,10 @@ pub use candle_core as candle;
 pub use anneal::{Samples, anneal};
 pub use approx::Approx;
 pub use cosines::Cosines;
-pub use covariance::{Covariance, Frequency, Full, RowCovariance};
+pub use covariance::{Covariance, Full, RowCovariance};
 pub use denoiser::{
-    Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional, Sigma,
+    Cotangent, CovarianceKind, Denoiser, DenoiserCovariance, DifferentiableDenoiser, ExactConditional,
+    LocalDenoiser, Sigma,
 };
 pub use dense::linear_measurement;
 pub use discrepancy::{Discrepancy, Statistic};
@@ -50,9 +53,10 @@ pub use discrete::{
     map_tokens,
 };
 pub use error::{Error, Result, suggestion, with_suggestion};
-pub use estimate::{Center, Estimate, Pixel, ScoreAt, Spread};
+pub use estimate::{BandSpread, Center, Estimate, Pixel, ScoreAt, Spread};
 pub use event::{Cost, Event, Observer, State};
 pub use fingerprint::checksum;
+pub use frequency::{Frequency, LocalFactor};
 pub use kernel::{ChainInfo, Conditional, Kernel};
 pub use likelihood::{Beta, Gaussian, Likelihood, LocalLikelihood, Smooth};
 pub use method::{Method, MethodInfo, Model, Need, Problem, shrink_factor};
@@ -63,7 +67,7 @@ pub use ode::{Ode, OdeEnd, OdeOrder, OdeSteps};
 pub use operator::{Differentiable, Linear, Local, Magnitudes, Operator, Piece, Pixelwise, Shown, Spectral};
 pub use poisson::{CountRate, Poisson};
 pub use prior::{Estimated, Prior};
-pub use registers::with_faer;
+use registers::with_faer;
 pub use schedule::{RHO, Schedule, ScheduleRule, Step, poly_grid};
 pub use space::{Kind, Metrics, Scale, Space};
 pub use spread::{Bands, SpreadTable};

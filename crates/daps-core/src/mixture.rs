@@ -7,6 +7,7 @@ use faer::Mat;
 use rand_chacha::ChaCha8Rng;
 
 use crate::covariance::{Full, RowCovariance};
+use crate::linalg::times;
 use crate::{Error, Result, open01};
 
 /// Σ_k w_k N(m_k + shift, C_k). Many mixtures (the rows of a batch) share covariances, and means but for a shift, through the
@@ -265,9 +266,10 @@ impl Gain {
             let solved = self.innovation[g].solve(kt.col_as_slice(i));
             kt.col_as_slice_mut(i).copy_from_slice(&solved);
         }
-        let rest = Mat::<f64>::identity(d, d) - kt.transpose() * &a;
+        let rest = Mat::<f64>::identity(d, d) - times(kt.transpose(), a.as_ref());
         let noise = Mat::from_fn(m, d, |i, j| at.variance[i] * kt[(i, j)]);
-        let c = &rest * prior.matrix(d) * rest.transpose() + kt.transpose() * noise;
+        let within = times(times(rest.as_ref(), prior.matrix(d).as_ref()).as_ref(), rest.transpose());
+        let c = within + times(kt.transpose(), noise.as_ref());
         Ok(RowCovariance::Full(Full::new(c)?))
     }
 }

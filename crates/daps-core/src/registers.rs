@@ -6,7 +6,7 @@
 /// faer's matrix products are assembly that returns with the upper halves of the registers in use. Until they are cleared,
 /// every SSE instruction of the thread waits for them: on a Zen 4, normal draws took 1.3 ms instead of 0.56 ms for ever after
 /// one product.
-pub fn with_faer<R>(run: impl FnOnce() -> R) -> R {
+pub(crate) fn with_faer<R>(run: impl FnOnce() -> R) -> R {
     let result = run();
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {

@@ -27,6 +27,10 @@ pub struct Bands {
     pub frequency: Vec<f64>,
     /// `[level][channel · bands + band]`.
     pub variance: Vec<Vec<f64>>,
+    /// The correlations of two channels, `[level][pair · bands + band]` with the pairs (1, 0), (2, 0), (2, 1), (3, 0), …; between
+    /// bands and levels they are linear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation: Option<Vec<Vec<f64>>>,
 }
 
 /// Where a level stands among the measured ones.
@@ -53,7 +57,7 @@ impl SpreadTable {
         if !rises(&self.sigma) {
             return Err(Error::invalid("spread table", "rising levels", "levels that do not rise"));
         }
-        let Some(Bands { frequency, variance }) = &self.bands else { return Ok(()) };
+        let Some(Bands { frequency, variance, correlation }) = &self.bands else { return Ok(()) };
         let whole = |row: &Vec<f64>| {
             row.len() == variance[0].len() && !row.is_empty() && row.len().is_multiple_of(frequency.len())
         };
@@ -64,7 +68,16 @@ impl SpreadTable {
             let expected = "rising frequencies and positive variances";
             return Err(Error::invalid("bands of a spread table", expected, "others"));
         }
-        Ok(())
+        let channels = variance[0].len() / frequency.len();
+        let pairs = frequency.len() * channels * (channels - 1) / 2;
+        let fits = |row: &Vec<f64>| row.len() == pairs && row.iter().all(|r| r.abs() < 1.0);
+        match correlation {
+            Some(rows) if rows.len() != self.sigma.len() || !rows.iter().all(fits) => {
+                let expected = "a correlation between -1 and 1 for every pair of channels";
+                Err(Error::invalid("bands of a spread table", expected, "others"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// r(σ): σ below the measured range, the data's deviation above it, log-log linear within.
@@ -106,13 +119,53 @@ impl SpreadTable {
         Ok(knots.chunks(count).flat_map(of_channel).collect())
     }
 
+    /// The covariance of the channels at every frequency at σ, `[frequency][channel][channel]`: diagonal below the measured range and
+    /// where no correlations were measured.
+    pub fn covariances_at(&self, sigma: f64, cosines: &Cosines) -> Result<Vec<f64>> {
+        let variances = self.variances_at(sigma, cosines)?;
+        let (n, plane) = (cosines.shape()[0], variances.len() / cosines.shape()[0]);
+        let mut blocks = vec![0.0; n * n * plane];
+        for k in 0..plane {
+            (0..n).for_each(|c| blocks[k * n * n + c * (n + 1)] = variances[c * plane + k]);
+        }
+        let Some(Bands { frequency, correlation: Some(rows), .. }) = &self.bands else { return Ok(blocks) };
+        let blend = |i: usize, j: usize, t: f64| -> Vec<f64> {
+            rows[i].iter().zip(&rows[j]).map(|(a, b)| (1.0 - t) * a + t * b).collect()
+        };
+        let knots = match self.place(sigma) {
+            Place::Below => return Ok(blocks),
+            Place::At(i) => rows[i].clone(),
+            Place::After(i, t) => blend(i, i + 1, t),
+            Place::Above => rows[rows.len() - 1].clone(),
+        };
+        let Some(bands) = &self.bands else { return Ok(blocks) };
+        for (k, f) in cosines.frequencies().iter().enumerate() {
+            let (band, t) = bands.place(*f);
+            let next = (band + 1).min(frequency.len() - 1);
+            for (pair, (i, j)) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).enumerate() {
+                let knots = &knots[pair * frequency.len()..];
+                let correlation = (1.0 - t) * knots[band] + t * knots[next];
+                let covariance = correlation * (variances[i * plane + k] * variances[j * plane + k]).sqrt();
+                blocks[(k * n + i) * n + j] = covariance;
+                blocks[(k * n + j) * n + i] = covariance;
+            }
+        }
+        Ok(blocks)
+    }
+
     /// Appends the levels of a table of the same prior, measured above these.
     pub fn append(&mut self, above: Self) {
         self.sigma.extend(above.sigma);
         self.r.extend(above.r);
         self.data_std = above.data_std;
         match (&mut self.bands, above.bands) {
-            (Some(bands), Some(above)) => bands.variance.extend(above.variance),
+            (Some(bands), Some(above)) => {
+                bands.variance.extend(above.variance);
+                match (&mut bands.correlation, above.correlation) {
+                    (Some(rows), Some(above)) => rows.extend(above),
+                    (rows, _) => *rows = None,
+                }
+            }
             (bands, _) => *bands = None,
         }
     }
@@ -172,6 +225,7 @@ mod tests {
         let bands = Bands {
             frequency: vec![0.0, 0.5],
             variance: vec![vec![4.0, 1.0, 0.4, 0.1], vec![9.0, 4.0, 0.9, 0.4]],
+            correlation: Some(vec![vec![0.5, 0.1], vec![0.7, 0.3]]),
         };
         let table = table(Some(bands.clone()));
         table.check().unwrap();
@@ -185,12 +239,24 @@ mod tests {
         close(0.1f64.sqrt(), [6.0, 12f64.sqrt(), 2.0, 2.0, 0.6, 0.12f64.sqrt(), 0.2, 0.2]);
         close(0.05, [0.0025; 8]);
         close(7.0, [9.0, 6.0, 4.0, 4.0, 0.9, 0.6, 0.4, 0.4]);
+        // Between levels and bands correlations are linear: .6 and .2 at the geometric mean, .4 at a quarter.
+        let blocks = table.covariances_at(0.1f64.sqrt(), &cosines).unwrap();
+        let quarter = 0.4 * (12f64.sqrt() * 0.12f64.sqrt()).sqrt();
+        for (got, expected) in blocks[4..8].iter().zip([12f64.sqrt(), quarter, quarter, 0.12f64.sqrt()]) {
+            assert!((got / expected - 1.0).abs() < 1e-12, "{blocks:?}");
+        }
+        let below = table.covariances_at(0.05, &cosines).unwrap();
+        assert!(
+            (below[0] - 0.0025).abs() < 1e-15 && (below[3] / below[0], below[1], below[2]) == (1.0, 0.0, 0.0)
+        );
         assert!(table.variances_at(0.1, &Cosines::new(&[1, 1, 4]).unwrap()).is_err());
         let bad =
             |bands: Bands| assert!(SpreadTable { bands: Some(bands), ..self::table(None) }.check().is_err());
         bad(Bands { frequency: vec![0.5, 0.0], ..bands.clone() });
         bad(Bands { variance: vec![vec![1.0; 4]], ..bands.clone() });
         bad(Bands { variance: vec![vec![1.0; 4], vec![0.0; 4]], ..bands.clone() });
-        bad(Bands { variance: vec![vec![1.0; 3], vec![1.0; 3]], ..bands });
+        bad(Bands { variance: vec![vec![1.0; 3], vec![1.0; 3]], ..bands.clone() });
+        bad(Bands { correlation: Some(vec![vec![0.5, 0.1]]), ..bands.clone() });
+        bad(Bands { correlation: Some(vec![vec![0.5, 1.0]; 2]), ..bands });
     }
 }

@@ -43,7 +43,7 @@ impl Stationary {
         sigma.reverse();
         let left = |s: f64, f: f64| s * s * power(f) / (s * s + power(f));
         let variance = sigma.iter().map(|s| frequency.iter().map(|f| left(*s, *f)).collect()).collect();
-        let bands = Some(Bands { frequency, variance });
+        let bands = Some(Bands { frequency, variance, correlation: None });
         let table = SpreadTable { r: vec![1.0; sigma.len()], sigma, data_std: 1.0, bands };
         table.check().unwrap();
         Self { prior, table }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::{Real, map_rows};
-use daps_core::{Error, Linear, Operator, Result, Spectral, with_faer, with_real};
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatMut, MatRef, Par};
+use daps_core::linalg::product;
+use daps_core::real::map_rows;
+use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
+use faer::{Mat, MatMut, MatRef};
 use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, ROWS, normal, with_input};
@@ -71,7 +71,7 @@ impl Dense {
             let x = MatRef::from_column_major_slice(x, x.len(), 1);
             let rows = out.len();
             let out = MatMut::from_column_major_slice_mut(out, rows, 1);
-            with_faer(|| matmul(out, Accum::Replace, factor, x, T::of(1.0), Par::Seq));
+            product(out, factor, x);
         }))
     }
 

@@ -1,8 +1,8 @@
 //! The singular value decomposition of a separable map, from two small ones: A = (U_h ⊗ U_w)(S_h ⊗ S_w)(V_h ⊗ V_w)ᵀ.
 
-use daps_core::{Error, Result, with_faer};
-use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatMut, MatRef, Par};
+use daps_core::linalg::{product, thin_svd};
+use daps_core::{Error, Result};
+use faer::{Mat, MatMut, MatRef};
 use rayon::prelude::*;
 
 use crate::num::{Num, Values};
@@ -25,22 +25,15 @@ pub(crate) struct Svd {
 
 impl Svd {
     pub fn new(matrix: &Mat<f64>) -> Result<Self> {
-        let svd = with_faer(|| matrix.thin_svd()).map_err(|_| {
-            Error::invalid("matrix", "one whose singular values converge", "one whose do not")
-        })?;
-        let modes = matrix.nrows().min(matrix.ncols());
-        let rows = |m: MatRef<'_, f64>| {
+        let Some((u, singular, v)) = thin_svd(matrix) else {
+            return Err(Error::invalid("matrix", "one whose singular values converge", "one whose do not"));
+        };
+        let modes = singular.len();
+        let rows = |m: Mat<f64>| {
             let values = (0..m.nrows()).flat_map(|i| (0..modes).map(move |j| (i, j))).map(|(i, j)| m[(i, j)]);
             Values::new(values.collect())
         };
-        let singular = svd.S().column_vector();
-        Ok(Self {
-            outputs: matrix.nrows(),
-            inputs: matrix.ncols(),
-            singular: (0..modes).map(|i| singular[i]).collect(),
-            u: rows(svd.U()),
-            v: rows(svd.V()),
-        })
+        Ok(Self { outputs: matrix.nrows(), inputs: matrix.ncols(), singular, u: rows(u), v: rows(v) })
     }
 
     pub fn modes(&self) -> usize {
@@ -125,9 +118,7 @@ fn sandwich<T: Num>(left: MatRef<'_, T>, x: &[T], right: MatRef<'_, T>, out: &mu
         let left = left.subrows(block * ROWS, count);
         let mut half = MatMut::from_row_major_slice_mut(&mut half, count, right.nrows());
         let out = MatMut::from_row_major_slice_mut(out, count, right.ncols());
-        with_faer(|| {
-            matmul(half.as_mut(), Accum::Replace, left, x, T::of(1.0), Par::Seq);
-            matmul(out, Accum::Replace, half.as_ref(), right, T::of(1.0), Par::Seq);
-        });
+        product(half.as_mut(), left, x);
+        product(out, half.as_ref(), right);
     });
 }

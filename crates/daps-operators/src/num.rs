@@ -1,13 +1,12 @@
 //! The number types of this crate's inner loops, and constants that are kept in both of them.
 
-use daps_core::real::Real;
 use realfft::num_complex::Complex;
 use rustfft::FftNum;
 
 use crate::fft::{Fft2, Plans};
 
 /// f32 or f64 with what the fast paths need of it: Fourier transforms, matrix products, typed constants.
-pub(crate) trait Num: Real + FftNum + faer::traits::ComplexField {
+pub(crate) trait Num: FftNum + daps_core::linalg::Factor {
     /// The constants in this type.
     fn values(of: &Values) -> &[Self];
     /// The complex constants in this type.

@@ -1,6 +1,7 @@
 //! The uniform or weighted measure on given points as a prior: the paper's 1000 points, or any data set in memory.
 
 use candle_core::{DType, Tensor};
+use daps_core::linalg::times;
 use daps_core::real::{check_finite, check_rows, from_f64, to_f64};
 use daps_core::{
     Address, Approx, Cotangent, Covariance, CovarianceKind, Denoiser, DenoiserCovariance,
@@ -137,7 +138,7 @@ impl Empirical {
             return Ok(RowCovariance::LowRank { diagonal: floor, factor });
         }
         let factor = Mat::from_fn(d, rank, |i, k| factor[k * d + i]);
-        let c = &factor * factor.transpose();
+        let c = times(factor.as_ref(), factor.transpose());
         let lifted = Mat::from_fn(d, d, |i, j| c[(i, j)] + if i == j { floor } else { 0.0 });
         Ok(RowCovariance::Full(Full::new(lifted)?))
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
+use daps_core::linalg::times;
 use daps_core::mixture::Mixture;
 use daps_core::real::{batched, from_f64, to_f64};
 use daps_core::{
@@ -186,7 +187,7 @@ impl GaussianMixture {
             }
         }
         let factor = Mat::from_fn(d, factor.len() / d, |i, k| factor[k * d + i]);
-        total += &factor * factor.transpose();
+        total += times(factor.as_ref(), factor.transpose());
         Ok(RowCovariance::Full(Full::new(total)?))
     }
 }

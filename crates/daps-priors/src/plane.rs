@@ -1,9 +1,9 @@
 //! The plane through a mixture's means. Where all components share one scalar covariance, they differ in this plane only, so
 //! responsibilities and the spread between components live in as many numbers as the plane has dimensions.
 
+use daps_core::linalg::eigen;
 use daps_core::mixture::Mixture;
-use daps_core::with_faer;
-use faer::{Mat, Side};
+use faer::Mat;
 
 use crate::algebra::{axpy, dot, minus, normalize, squared_distance};
 
@@ -136,12 +136,12 @@ impl Plane {
             let deviation = minus(point, &center);
             (0..q).for_each(|j| axpy(s.col_as_slice_mut(j), w * deviation[j], &deviation));
         }
-        let Ok(eigen) = with_faer(|| s.self_adjoint_eigen(Side::Lower)) else { return vec![] };
+        let Some((values, vectors)) = eigen(&s) else { return vec![] };
         let mut factor = Vec::new();
-        for j in (0..q).filter(|j| eigen.S()[*j] > negligible) {
+        for j in (0..q).filter(|j| values[*j] > negligible) {
             let mut row = vec![0.0; d];
-            let c: Vec<f64> = (0..q).map(|i| eigen.U()[(i, j)]).collect();
-            self.add_vector(&mut row, eigen.S()[j].sqrt(), &c);
+            let c: Vec<f64> = (0..q).map(|i| vectors[(i, j)]).collect();
+            self.add_vector(&mut row, values[j].sqrt(), &c);
             factor.extend(row);
         }
         factor

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use daps_core::{Error, Full, Result, RowCovariance, with_faer};
-use faer::{Mat, Side};
+use daps_core::linalg::{self, times};
+use daps_core::{Error, Full, Result, RowCovariance};
+use faer::Mat;
 
 use crate::algebra::{axpy, dot};
 
@@ -40,10 +41,10 @@ impl Spectrum {
     }
 
     fn decompose(matrix: &Mat<f64>) -> Result<Self> {
-        let eigen = with_faer(|| matrix.self_adjoint_eigen(Side::Lower))
-            .map_err(|_| Error::invalid("covariance", "a matrix with an eigendecomposition", "none"))?;
-        let values = (0..matrix.nrows()).map(|i| eigen.S()[i]).collect();
-        Ok(Self { values, basis: Some(eigen.U().to_owned()), scalar: false })
+        match linalg::eigen(matrix) {
+            Some((values, basis)) => Ok(Self { values, basis: Some(basis), scalar: false }),
+            None => Err(Error::invalid("covariance", "a matrix with an eigendecomposition", "none")),
+        }
     }
 
     /// Whether C = c I.
@@ -101,7 +102,7 @@ impl Spectrum {
             None => Ok(RowCovariance::Diagonal(level.variance.clone())),
             Some(v) => {
                 let scaled = Mat::from_fn(v.nrows(), v.ncols(), |i, j| v[(i, j)] * level.variance[j]);
-                Ok(RowCovariance::Full(Full::new(scaled * v.transpose())?))
+                Ok(RowCovariance::Full(Full::new(times(scaled.as_ref(), v.transpose()))?))
             }
         }
     }

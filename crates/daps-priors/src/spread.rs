@@ -13,6 +13,9 @@ const CHUNK: usize = 64;
 /// planes, and a Gaussian needs a variance.
 const LEAST_BAND: f64 = 1e-9;
 
+/// The largest correlation of two channels.
+const MOST_CORRELATED: f64 = 0.999;
+
 /// An upper bound of r(σ) for any data of standard deviation `data_std`, for priors that nobody has measured: the error of
 /// the best linear denoiser, which is that of independent Gaussian values.
 pub fn spread_bound(data_std: f64) -> SpreadTable {
@@ -74,6 +77,8 @@ struct BandMeter {
     /// Coefficients of each band.
     size: Vec<f64>,
     sums: Vec<f64>,
+    /// Of products of two channels, pair by pair.
+    products: Vec<f64>,
     bands: Bands,
 }
 
@@ -91,16 +96,36 @@ impl BandMeter {
             frequency[*b] += f;
         }
         frequency.iter_mut().zip(&size).for_each(|(f, n)| *f /= n);
-        let sums = vec![0.0; keys.len() * cosines.shape()[0]];
-        Self { cosines, band, size, sums, bands: Bands { frequency, variance: vec![] } }
+        let channels = cosines.shape()[0];
+        let sums = vec![0.0; keys.len() * channels];
+        let products = vec![0.0; keys.len() * channels * (channels - 1) / 2];
+        let correlation = (channels > 1).then(Vec::new);
+        Self {
+            cosines,
+            band,
+            size,
+            sums,
+            products,
+            bands: Bands { frequency, variance: vec![], correlation },
+        }
     }
 
     fn add(&mut self, error: &Tensor) -> Result<()> {
-        let squares = to_f64(&self.cosines.forward(error)?)?;
-        let channels = self.cosines.shape()[0];
-        for (plane, values) in squares.chunks(self.band.len()).enumerate() {
-            let sums = &mut self.sums[plane % channels * self.size.len()..];
-            values.iter().zip(&self.band).for_each(|(v, b)| sums[*b] += v * v);
+        let coefficients = to_f64(&self.cosines.forward(error)?)?;
+        let (channels, plane, bands) = (self.cosines.shape()[0], self.band.len(), self.size.len());
+        for image in coefficients.chunks(channels * plane) {
+            let mut pair = 0;
+            for i in 0..channels {
+                let own = &image[i * plane..(i + 1) * plane];
+                let sums = &mut self.sums[i * bands..];
+                own.iter().zip(&self.band).for_each(|(v, b)| sums[*b] += v * v);
+                for j in 0..i {
+                    let sums = &mut self.products[pair * bands..];
+                    let other = own.iter().zip(&image[j * plane..]);
+                    other.zip(&self.band).for_each(|((v, w), b)| sums[*b] += v * w);
+                    pair += 1;
+                }
+            }
         }
         Ok(())
     }
@@ -118,7 +143,24 @@ impl BandMeter {
             digits((sum / (rows as f64 * self.size[i % self.size.len()])).max(least))
         };
         self.bands.variance.push(self.sums.iter().enumerate().map(mean).collect());
+        if let Some(rows) = &mut self.bands.correlation {
+            let (bands, channels) = (self.size.len(), self.cosines.shape()[0]);
+            let pairs = (0..channels).flat_map(|i| (0..i).map(move |j| (i, j)));
+            let correlation = |(pair, (i, j)): (usize, (usize, usize)), b: usize| {
+                let square = self.sums[i * bands + b] * self.sums[j * bands + b];
+                let r = self.products[pair * bands + b] / square.sqrt();
+                // Channels that are one and the same leave a Gaussian no variance; nor is there a correlation of nothing.
+                if square > 0.0 {
+                    (r.clamp(-MOST_CORRELATED, MOST_CORRELATED) * 1e4).round() / 1e4
+                } else {
+                    0.0
+                }
+            };
+            let all = pairs.enumerate().flat_map(|pair| (0..bands).map(move |b| (pair, b)));
+            rows.push(all.map(|(pair, b)| correlation(pair, b)).collect());
+        }
         self.sums.fill(0.0);
+        self.products.fill(0.0);
     }
 }
 

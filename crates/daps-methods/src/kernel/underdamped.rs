@@ -1,6 +1,6 @@
 //! Langevin dynamics with momentum for smooth targets, in coordinates where no direction is stiff.
 //!
-//! In the coordinates u that make the prior's covariance diagonal (frequencies, where the estimate has its variances there), a
+//! In the coordinates u that make the prior's covariance diagonal (frequencies, where the estimate has its covariance there), a
 //! mode has the mass m = 1/v + L, its prior precision and the largest curvature L of the likelihood: none then moves faster
 //! than at frequency 1, and a mode that the data do not see moves at 1/√(1 + v L). The friction is critical for that one, or
 //! larger where the steps would end before the modes that the data see have come to rest. There are as many steps as the
@@ -17,8 +17,8 @@
 use daps_core::candle::Tensor;
 use daps_core::real::{Real, batched, combine, from_f64, pick, to_f64};
 use daps_core::{
-    Address, Approx, ChainInfo, Conditional, Cosines, Cost, Covariance, Error, Kernel, Need, Noise, Purpose,
-    Result, Step, with_real,
+    Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Frequency, Kernel, Need, Noise,
+    Purpose, Result, Step, with_real,
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -64,37 +64,45 @@ const STEEP: f64 = 1.25;
 /// By how much a raised L exceeds what was seen.
 const MARGIN: f64 = 1.2;
 
-/// The coordinates in which a covariance is diagonal, and its variances there, `[1 or rows, shape…]`.
+/// The coordinates u of x = mean + S u in which a covariance is diagonal, and its variances there, `[1 or rows, shape…]`.
 struct Modes<'a> {
-    cosines: Option<&'a Cosines>,
+    frequency: Option<&'a Frequency>,
     variances: Tensor,
+    /// By how much S enlarges a coordinate, squared, where it does.
+    gain: Option<Tensor>,
 }
 
 impl<'a> Modes<'a> {
-    fn of(approx: &'a Approx) -> Result<(Self, &'a Tensor, &'a Covariance)> {
+    fn of(approx: &'a Approx) -> Result<(Self, &'a Tensor)> {
         let lacks = |what| Error::missing("underdamped", "a Gaussian estimate with a diagonal spread", what);
         let Approx::Gaussian { mean, covariance, .. } = approx else { return Err(lacks(approx.name())) };
         let modes = match covariance {
             Covariance::Scalar(c) => {
                 let dims: Vec<usize> =
                     std::iter::once(c.len()).chain(mean.dims()[1..].iter().map(|_| 1)).collect();
-                Self { cosines: None, variances: from_f64(c.clone(), &dims, mean.dtype())? }
+                Self { frequency: None, variances: from_f64(c.clone(), &dims, mean.dtype())?, gain: None }
             }
-            Covariance::Diagonal(c) => Self { cosines: None, variances: c.to_dtype(mean.dtype())? },
-            Covariance::Frequency(c) => {
-                Self { cosines: Some(c.cosines()), variances: c.variances().to_dtype(mean.dtype())? }
+            Covariance::Diagonal(c) => {
+                Self { frequency: None, variances: c.to_dtype(mean.dtype())?, gain: None }
             }
+            Covariance::Frequency(c) => Self {
+                frequency: Some(c),
+                variances: c.variances().to_dtype(mean.dtype())?,
+                gain: c.local_gain()?,
+            },
             Covariance::Dense(_) => return Err(lacks("a full covariance")),
         };
-        Ok((modes, mean, covariance))
+        Ok((modes, mean))
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.cosines.map_or_else(|| Ok(x.clone()), |c| c.forward(x))
+    /// S u.
+    fn spread(&self, u: &Tensor) -> Result<Tensor> {
+        self.frequency.map_or_else(|| Ok(u.clone()), |c| c.spread(u))
     }
 
-    fn back(&self, u: &Tensor) -> Result<Tensor> {
-        self.cosines.map_or_else(|| Ok(u.clone()), |c| c.back(u))
+    /// Sᵀ x.
+    fn gather(&self, x: &Tensor) -> Result<Tensor> {
+        self.frequency.map_or_else(|| Ok(x.clone()), |c| c.gather(x))
     }
 }
 
@@ -118,9 +126,14 @@ impl<T: Real> Rates<T> {
     fn new(settings: &Underdamped, modes: &Modes, curvature: Vec<f64>, shape: &[usize]) -> Result<Self> {
         let (h, n) = (settings.time_step, shape.iter().product::<usize>());
         let rows = curvature.len().max(modes.variances.dims()[0]);
+        let rows = modes.gain.as_ref().map_or(rows, |gain| rows.max(gain.dims()[0]));
         let variance = to_f64(&modes.variances.broadcast_as(batched(rows, shape))?)?;
-        let mass: Vec<f64> =
-            variance.iter().enumerate().map(|(k, v)| 1.0 / v + pick(&curvature, k / n)).collect();
+        let gain = match &modes.gain {
+            Some(gain) => to_f64(&gain.broadcast_as(batched(rows, shape))?)?,
+            None => vec![1.0],
+        };
+        let steepest = |k: usize| pick(&curvature, k / n) * pick(&gain, k);
+        let mass: Vec<f64> = variance.iter().enumerate().map(|(k, v)| 1.0 / v + steepest(k)).collect();
         let slowness: Vec<f64> = mass.iter().zip(&variance).map(|(m, v)| (m * v).sqrt()).collect();
         let slowest: Vec<f64> =
             slowness.chunks(n).map(|row| row.iter().copied().fold(0.0, f64::max)).collect();
@@ -151,19 +164,11 @@ impl<T: Real> Rates<T> {
 
     /// Step j from u and v, given the likelihood's gradient at u: a kick (half of one at the start), half a drift, friction and
     /// noise, half a drift. Rows whose steps are over stay.
-    fn step(
-        &self,
-        u: &Tensor,
-        v: &mut [T],
-        center: &Tensor,
-        data: &Tensor,
-        noise: &Tensor,
-        j: usize,
-    ) -> Result<Tensor> {
+    fn step(&self, u: &Tensor, v: &mut [T], data: &Tensor, noise: &Tensor, j: usize) -> Result<Tensor> {
         let (n, share) = (v.len() / u.dims()[0].max(1), T::of(if j == 0 { 0.5 } else { 1.0 }));
-        let values = [u, center, data, noise].map(|t| t.flatten_all().and_then(|t| t.to_vec1::<T>()));
-        let [old, center, data, noise] = values;
-        let (mut out, center, data, noise) = (old?, center?, data?, noise?);
+        let values = [u, data, noise].map(|t| t.flatten_all().and_then(|t| t.to_vec1::<T>()));
+        let [old, data, noise] = values;
+        let (mut out, data, noise) = (old?, data?, noise?);
         out.par_chunks_mut(n).zip(v.par_chunks_mut(n)).enumerate().for_each(|(row, (u, v))| {
             if j >= pick(&self.steps, row) {
                 return;
@@ -171,9 +176,9 @@ impl<T: Real> Rates<T> {
             let (at, row) = (row * n % self.kick.len(), row * n);
             let (drift, kick, precision) = (&self.drift[at..], &self.kick[at..], &self.precision[at..]);
             let (keep, refresh) = (&self.keep[at..], &self.refresh[at..]);
-            let (center, data, noise) = (&center[row..], &data[row..], &noise[row..]);
+            let (data, noise) = (&data[row..], &noise[row..]);
             for k in 0..n {
-                let force = data[k] + (center[k] - u[k]) * precision[k];
+                let force = data[k] - u[k] * precision[k];
                 let before = v[k] + share * kick[k] * force;
                 v[k] = keep[k] * before + refresh[k] * noise[k];
                 u[k] += drift[k] * (before + v[k]);
@@ -217,20 +222,19 @@ fn steep_rows<T: Real>(
 impl Underdamped {
     fn run<T: Real>(&self, target: &Conditional, noise: &Noise, step: &Step) -> Result<(Tensor, ChainInfo)> {
         let likelihood = smooth("underdamped", target.likelihood)?;
-        let (modes, mean, covariance) = Modes::of(target.approx)?;
+        let (modes, mean) = Modes::of(target.approx)?;
         let (shape, dtype) = (&mean.dims()[1..], mean.dtype());
-        let center = modes.forward(mean)?;
+        let sample = |u: &Tensor| combine(&[(&[1.0], mean), (&[1.0], &modes.spread(u)?)]);
         let draw = |purpose, index| noise.normal(Address::new(step.index, purpose, index), shape, dtype);
-        let spread = covariance.sample(noise, Address::new(step.index, Purpose::Start, 0), shape, dtype)?;
-        let begin = combine(&[(&[1.0], mean), (&[1.0], &spread)])?;
-        let mut curvature = likelihood.curvature_at(&begin)?;
+        let e = draw(Purpose::Start, 0)?;
+        let mut u = e.broadcast_mul(&modes.variances.sqrt()?)?;
+        let mut curvature = likelihood.curvature_at(&sample(&u)?)?;
         let mut rates = Rates::<T>::new(self, &modes, curvature.clone(), shape)?;
-        let mut u = modes.forward(&begin)?;
         let mut v: Vec<T> = draw(Purpose::Velocity, 0)?.flatten_all()?.to_vec1()?;
         let mut last: Option<(Tensor, Tensor)> = None;
         let mut j = 0;
         while j < rates.most_steps() {
-            let data = modes.forward(&likelihood.gradient(&modes.back(&u)?)?)?;
+            let data = modes.gather(&likelihood.gradient(&sample(&u)?)?)?;
             if let Some((last_u, last_data)) = &last {
                 let steep = steep_rows(&rates, self.time_step, (&u, &data), (last_u, last_data))?;
                 if steep.iter().any(Option::is_some) {
@@ -242,12 +246,12 @@ impl Underdamped {
                     rates = Rates::new(self, &modes, curvature.clone(), shape)?;
                 }
             }
-            let next = rates.step(&u, &mut v, &center, &data, &draw(Purpose::Kernel, j)?, j)?;
+            let next = rates.step(&u, &mut v, &data, &draw(Purpose::Kernel, j)?, j)?;
             last = Some((std::mem::replace(&mut u, next), data));
             j += 1;
         }
         let steps = j;
-        let x = modes.back(&u)?;
+        let x = sample(&u)?;
         let cost = Cost { nfe: 0, operator_calls: 2 * steps };
         let info = ChainInfo { diverged: diverged_rows(&x)?, cost, ..ChainInfo::default() };
         Ok((x, info))

@@ -190,7 +190,7 @@ pub fn run(daps: &Daps, mode: &Mode, beta: f64) -> Result<Normal> {
         let spread = match spread {
             Spread::Sigma => step.sigma.powi(2),
             Spread::Table(table) => table.at(step.sigma).powi(2),
-            Spread::Covariance(_) | Spread::Prior | Spread::Frequencies(_) => {
+            Spread::Covariance(_) | Spread::Prior | Spread::Frequencies(_) | Spread::Bands(_) => {
                 mode.shrink(step.sigma) * step.sigma.powi(2)
             }
         };

@@ -105,7 +105,7 @@ impl Precisions {
 }
 
 /// x' and y' - A x'.
-pub(super) fn perturbed(
+fn perturbed(
     mean: &Tensor,
     covariance: &Covariance,
     likelihood: &Gaussian,
@@ -116,11 +116,22 @@ pub(super) fn perturbed(
     let kernel = Address::new(step.index, Purpose::Kernel, 0);
     let z = covariance.sample(noise, kernel, &mean.dims()[1..], mean.dtype())?;
     let prior = combine(&[(&[1.0], mean), (&[1.0], &z)])?;
-    let y = likelihood.y().to_dtype(mean.dtype())?;
-    let at = Address::new(step.index, Purpose::Perturbation, 0);
-    let e = likelihood.scale_by_beta(&noise.normal(at, &y.dims()[1..], mean.dtype())?)?;
-    let residual = combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(&prior)?)])?;
+    let residual = measured_residual(&prior, likelihood, operator, noise, step)?;
     Ok((prior, residual))
+}
+
+/// y' - A x' for a draw x' of the prior, with noise of the measurement's own.
+pub(super) fn measured_residual(
+    prior: &Tensor,
+    likelihood: &Gaussian,
+    operator: &dyn Linear,
+    noise: &Noise,
+    step: &Step,
+) -> Result<Tensor> {
+    let y = likelihood.y().to_dtype(prior.dtype())?;
+    let at = Address::new(step.index, Purpose::Perturbation, 0);
+    let e = likelihood.scale_by_beta(&noise.normal(at, &y.dims()[1..], prior.dtype())?)?;
+    combine(&[(&[1.0], &y), (&[-1.0], &e), (&[-1.0], &operator.apply(prior)?)])
 }
 
 /// r²‖A‖²/β² from which an operator's approximate inverse is used in every iteration, not only for the first guess. On motion
