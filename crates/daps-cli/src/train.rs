@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::priors::training::{Goal, TrainConfig, at_setting};
+use daps::priors::training::{DataConfig, Fit, Goal, TrainConfig, at_setting};
 use daps::train::Training;
 
 use crate::Outcome;
@@ -47,11 +47,50 @@ pub enum Command {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Measure the error of a prior that exists: its covariance by frequency, and where in an image it is larger. `export` does the same
+    Calibrate {
+        /// The prior: a checkpoint with its configuration
+        weights: PathBuf,
+        /// The images: a folder, a tar, an IDX or .npy file
+        #[arg(long)]
+        data: PathBuf,
+        /// Measure on the last N images; the local factor is trained on the others
+        #[arg(long, default_value_t = 128)]
+        held_out: usize,
+        /// Measure on the first N of the held-out images only, and leave the rest for tests
+        #[arg(long, value_name = "N")]
+        measure: Option<usize>,
+        /// How to fit images of another size: crop and resize, or pad with black
+        #[arg(long, value_enum, default_value_t = Fitting::Crop)]
+        fit: Fitting,
+        /// Random seed
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// The safetensors file to write
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+/// How an image of another size is made to fit.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Fitting {
+    Crop,
+    Pad,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     match (&args.command, &args.config) {
         (Some(Command::Export { run, out }), _) => export(run, out),
+        (Some(Command::Calibrate { weights, data, held_out, measure, fit, seed, out }), _) => {
+            let source = std::path::absolute(data)?;
+            let fit = match fit {
+                Fitting::Crop => Fit::Crop,
+                Fitting::Pad => Fit::Pad,
+            };
+            let data = DataConfig { source, held_out: *held_out, flip: false, fit };
+            calibrate(weights, &data, *measure, *seed, out)
+        }
         (None, Some(config)) => train(args, config),
         (None, None) => anyhow::bail!("missing --config FILE"),
     }
@@ -71,6 +110,31 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     if let Some(accuracy) = done.accuracy {
         say(&format!("{:.2} % of held-out images are classified correctly", 100.0 * accuracy));
     }
+    Ok(Outcome::Done)
+}
+
+fn calibrate(
+    weights: &Path,
+    data: &DataConfig,
+    measure: Option<usize>,
+    seed: u64,
+    out: &Path,
+) -> anyhow::Result<Outcome> {
+    let mut bar = Bar::new()?;
+    let done = match daps::train::calibrate(weights, data, measure, seed, out, &mut bar) {
+        Err(error) if error.is_cancelled() => {
+            tell("stopped; nothing was written");
+            return Ok(Outcome::Stopped);
+        }
+        done => done?,
+    };
+    say(&format!(
+        "{} written: measured on {} images, local factor trained on {}; sha256 {}",
+        out.display(),
+        done.measured,
+        done.trained,
+        done.sha256
+    ));
     Ok(Outcome::Done)
 }
 

@@ -157,6 +157,7 @@ impl Network {
         let path = opened.name().to_owned();
         let refuse = |what: String| Error::file(&path, what);
         let spread = opened.spread().map_err(|e| e.within(&path))?;
+        let local = opened.local().map_err(|e| e.within(&path))?;
         let weights = opened.read()?;
         let sha256 = weights.sha256();
         if let Some(expected) = expected.filter(|expected| *expected != sha256) {
@@ -204,8 +205,11 @@ impl Network {
             })
         });
         let r = serde_json::to_string(&spread).map_err(|e| refuse(e.to_string()))?;
-        let about = sha256_of(&(config.to_toml()? + &r));
-        let built = Built::new(name, Model::Denoiser(Arc::new(network.with_spread(spread)?)));
+        let where_larger = local.as_ref().map(serde_json::to_string).transpose();
+        let where_larger = where_larger.map_err(|e| refuse(e.to_string()))?.unwrap_or_default();
+        let about = sha256_of(&(config.to_toml()? + &r + &where_larger));
+        let network = network.with_spread(spread)?.with_local(local).map_err(|e| refuse(e.to_string()))?;
+        let built = Built::new(name, Model::Denoiser(Arc::new(network)));
         Ok(Built { sha256: Some(sha256), notes, about, ..built })
     }
 }

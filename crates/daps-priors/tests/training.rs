@@ -113,7 +113,7 @@ fn an_exported_prior_comes_back_with_its_table() {
     let export = Export::new(&trainer).unwrap();
     let held_out = trainer.data().held_out.first(4).unwrap();
     let table = measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap();
-    let sha = export.write(&path, &table).unwrap();
+    let sha = export.write(&path, &table, None).unwrap();
     let back = NetworkPrior::load(&path, None).unwrap();
     assert_eq!(back.as_spread(), Some(&table));
     assert_eq!(checkpoint::inspect(&path).unwrap().sha256, sha);
@@ -129,7 +129,8 @@ fn an_exported_prior_comes_back_with_its_table() {
 fn exported(trainer: &Trainer, path: &Path) -> BTreeMap<String, Vec<f64>> {
     let export = Export::new(trainer).unwrap();
     let held_out = trainer.data().held_out.first(4).unwrap();
-    export.write(path, &measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap()).unwrap();
+    let table = measure_spread(&export.prior, &held_out, &spread_levels(), 0).unwrap();
+    export.write(path, &table, None).unwrap();
     let tensors = checkpoint::read(path).unwrap().tensors;
     tensors.iter().map(|(name, t)| (name.clone(), values(&t.to_dtype(DType::F32).unwrap()))).collect()
 }

@@ -14,7 +14,7 @@ use candle_core::Tensor;
 use daps_core::SpreadTable;
 
 use crate::network::{NetworkConfig, named};
-use crate::{Error, Result};
+use crate::{Error, LocalHead, Result};
 
 pub(crate) use convert::cast_all;
 pub use convert::{Inspection, TensorInfo, WeightType, convert, inspect};
@@ -47,6 +47,9 @@ pub(crate) const CHECKSUM_KEY: &str = "daps.sha256";
 
 /// The metadata key of a prior's r(σ): a [`SpreadTable`] as JSON.
 pub const SPREAD_KEY: &str = "daps.spread";
+
+/// The metadata key of the local factor of a prior's error: a [`LocalHead`] as JSON.
+pub const LOCAL_KEY: &str = "daps.local";
 
 /// The metadata key of the number of images that the weights have seen.
 pub const IMAGES_KEY: &str = "daps.images";
@@ -84,6 +87,14 @@ fn spread_of(metadata: &BTreeMap<String, String>) -> Result<Option<SpreadTable>>
         .map_err(|e| Error::config("network", format!("its table of r(sigma) is damaged: {e}")))?;
     table.check()?;
     Ok(Some(table))
+}
+
+fn local_of(metadata: &BTreeMap<String, String>) -> Result<Option<LocalHead>> {
+    let Some(text) = metadata.get(LOCAL_KEY) else { return Ok(None) };
+    let head: LocalHead = serde_json::from_str(text)
+        .map_err(|e| Error::config("network", format!("its local factor is damaged: {e}")))?;
+    head.check()?;
+    Ok(Some(head))
 }
 
 /// Reads a checkpoint of any supported format; its first bytes decide which.

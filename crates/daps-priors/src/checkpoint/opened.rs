@@ -9,9 +9,11 @@ use std::path::{Path, PathBuf};
 use daps_core::SpreadTable;
 use sha2::{Digest, Sha256};
 
-use super::{CONFIG_KEY, Checkpoint, Format, NO_WEIGHTS, read_archive, read_config, safe, spread_of};
+use super::{
+    CONFIG_KEY, Checkpoint, Format, NO_WEIGHTS, local_of, read_archive, read_config, safe, spread_of,
+};
 use crate::network::NetworkConfig;
-use crate::{Error, Result};
+use crate::{Error, LocalHead, Result};
 
 /// An open checkpoint.
 pub struct Opened {
@@ -116,6 +118,11 @@ impl Opened {
     /// r(σ), where the file carries it.
     pub fn spread(&self) -> Result<Option<SpreadTable>> {
         spread_of(&self.metadata)
+    }
+
+    /// The local factor of its error, where the file carries it.
+    pub fn local(&self) -> Result<Option<LocalHead>> {
+        local_of(&self.metadata)
     }
 
     /// Its tensors.

@@ -2,19 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use daps_core::real::{check_rows, combine};
-use daps_core::{Cotangent, Denoiser, DifferentiableDenoiser, Sigma, Space, SpreadTable};
+use daps_core::{
+    Cosines, Cotangent, Denoiser, DifferentiableDenoiser, LocalDenoiser, LocalFactor, Sigma, Space,
+    SpreadTable,
+};
 use daps_nn::FeatureMap;
 
 use super::config::check_side;
 use super::patch::{shuffle, unshuffle};
 use super::{Coefficients, Network, NetworkConfig, Preconditioning, Prepared};
-use crate::Result;
 use crate::checkpoint::Opened;
+use crate::{LocalHead, Result};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
@@ -28,6 +31,8 @@ pub struct NetworkPrior {
     needs_class: bool,
     class: Option<usize>,
     spread: Option<SpreadTable>,
+    local: Option<Arc<LocalHead>>,
+    cosines: OnceLock<Arc<Cosines>>,
     config: Arc<NetworkConfig>,
 }
 
@@ -55,8 +60,22 @@ impl NetworkPrior {
             None => opened.needed_config()?,
         };
         let spread = opened.spread().map_err(|e| e.within(path))?;
+        let local = opened.local().map_err(|e| e.within(path))?;
         let prior = Self::new(&found, opened.read()?.tensors).map_err(|e| e.within(path))?;
-        Ok(Self { spread, ..prior })
+        Self { spread, ..prior }.with_local(local).map_err(|e| e.within(path))
+    }
+
+    /// The same network with a factor that says where its error is larger than usual.
+    pub fn with_local(mut self, local: Option<LocalHead>) -> Result<Self> {
+        if let Some(head) = &local {
+            head.check()?;
+            if head.channels != self.shape[0] {
+                let expected = format!("{} channels", self.shape[0]);
+                return Err(daps_core::Error::invalid("local factor", expected, head.channels).into());
+            }
+        }
+        self.local = local.map(Arc::new);
+        Ok(self)
     }
 
     /// The same network with a measured r(σ), the RMS error of its Tweedie mean.
@@ -87,6 +106,8 @@ impl NetworkPrior {
             needs_class: config.needs_class(),
             class: None,
             spread: None,
+            local: None,
+            cosines: OnceLock::new(),
             config: Arc::new(config.clone()),
         })
     }
@@ -96,6 +117,7 @@ impl NetworkPrior {
         check_side(height, self.factor)?;
         check_side(width, self.factor)?;
         self.shape = vec![self.shape[0], height, width];
+        self.cosines = OnceLock::new();
         Ok(self)
     }
 
@@ -220,8 +242,30 @@ impl Denoiser for NetworkPrior {
         self.spread.as_ref()
     }
 
+    fn as_local(&self) -> Option<&dyn LocalDenoiser> {
+        self.local.as_ref().map(|_| self as &dyn LocalDenoiser)
+    }
+
     fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
         Some(self)
+    }
+}
+
+impl LocalDenoiser for NetworkPrior {
+    fn denoise_local(&self, x: &Tensor, sigma: f64) -> daps_core::Result<(Tensor, LocalFactor)> {
+        let Some(head) = &self.local else {
+            return Err(daps_core::Error::missing("the estimate", "a local factor", "this prior"));
+        };
+        let denoised = self.denoise(x, &Sigma::Same(sigma))?;
+        let cosines = match self.cosines.get() {
+            Some(cosines) => cosines,
+            None => {
+                let made = Arc::new(Cosines::new(&self.shape)?);
+                self.cosines.get_or_init(|| made)
+            }
+        };
+        let factor = head.factor(&denoised, sigma, cosines)?;
+        Ok((denoised, factor))
     }
 }
 

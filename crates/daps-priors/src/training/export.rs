@@ -9,10 +9,11 @@ use daps_core::SpreadTable;
 use super::trainer::Trainer;
 use super::validation::DENOISING_LEVELS;
 use crate::checkpoint::{
-    self, CONFIG_KEY, DATA_KEY, EARLIER_KEY, IMAGES_KEY, SPREAD_KEY, WeightType, cast_all, write_safetensors,
+    self, CONFIG_KEY, DATA_KEY, EARLIER_KEY, IMAGES_KEY, LOCAL_KEY, SPREAD_KEY, WeightType, cast_all,
+    write_safetensors,
 };
 use crate::network::{NetworkPrior, TokenPrior};
-use crate::{Classifier, Error, Result};
+use crate::{Classifier, Error, LocalHead, Result};
 
 /// Metadata key of the commands that trained the weights, one after the other, as JSON.
 pub(super) const COMMANDS_KEY: &str = "daps.commands";
@@ -81,11 +82,25 @@ impl Export {
     }
 
     /// Writes the file and gives the checksum of its tensors.
-    pub fn write(&self, path: &Path, spread: &SpreadTable) -> Result<String> {
-        let spread = serde_json::to_string(spread).map_err(|e| Error::file(path, e))?;
-        let mut about = self.about.clone();
-        about.insert(SPREAD_KEY.to_owned(), spread);
-        write_safetensors(path, &self.tensors, about)?;
-        Ok(checkpoint::inspect(path)?.sha256)
+    pub fn write(&self, path: &Path, spread: &SpreadTable, local: Option<&LocalHead>) -> Result<String> {
+        write_measured(path, &self.tensors, self.about.clone(), spread, local)
     }
+}
+
+/// Writes a file of tensors with what was measured of the denoiser's error, and gives their checksum.
+pub fn write_measured(
+    path: &Path,
+    tensors: &BTreeMap<String, Tensor>,
+    mut about: HashMap<String, String>,
+    spread: &SpreadTable,
+    local: Option<&LocalHead>,
+) -> Result<String> {
+    let refuse = |e: serde_json::Error| Error::file(path, e);
+    about.insert(SPREAD_KEY.to_owned(), serde_json::to_string(spread).map_err(refuse)?);
+    about.remove(LOCAL_KEY);
+    if let Some(local) = local {
+        about.insert(LOCAL_KEY.to_owned(), serde_json::to_string(local).map_err(refuse)?);
+    }
+    write_safetensors(path, tensors, about)?;
+    Ok(checkpoint::inspect(path)?.sha256)
 }

@@ -7,6 +7,7 @@ mod curve;
 mod data;
 mod export;
 mod file;
+mod local;
 mod loss;
 mod optimizer;
 mod trainer;
@@ -19,8 +20,9 @@ pub use config::{
 };
 pub use curve::{Loss, Point, WINDOW};
 pub use data::{Adapted, DataConfig, Dataset, Fit, Images, Labels, Watch, read_labels};
-pub use export::{Export, export_classifier, export_tokens, spread_levels};
+pub use export::{Export, export_classifier, export_tokens, spread_levels, write_measured};
 pub use file::at_setting;
+pub use local::{LOCAL_STEPS, train_local};
 pub use loss::loss_and_gradients;
 pub use optimizer::{AdamW, ema_decay, learning_rate};
 pub use trainer::Trainer;

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use daps_core::{Categorical, SpreadTable};
-use daps_priors::training::{Export, Goal, TrainConfig, Trainer, measure_spread, spread_levels};
+use daps_priors::training::{Export, Goal, LOCAL_STEPS, TrainConfig, Trainer};
 use serde::Serialize;
 
 use super::card::{self, EXAMPLES, MARK, SAMPLES};
-use super::{CHECKPOINT, CONFIG, GRID, classes, commands, read_data, tokens, write_samples};
+use super::{CHECKPOINT, CONFIG, GRID, calibrate, classes, commands, read_data, tokens, write_samples};
 use crate::progress::Progress;
 use crate::{Error, Result, files};
 
@@ -122,23 +122,11 @@ fn judged(config: &TrainConfig) -> std::result::Result<(), &'static str> {
 fn export_denoiser(trainer: &Trainer, place: &Place, progress: &mut dyn Progress) -> Result<Exported> {
     let (held_out, seed) = (trainer.data().held_out.first(MOST)?, trainer.config().seed);
     let export = Export::new(trainer)?;
-    let levels = spread_levels();
-    progress.begin("measuring r(σ)", levels.len());
-    let mut spread: Option<SpreadTable> = None;
-    for (done, level) in levels.iter().enumerate() {
-        let one = measure_spread(&export.prior, &held_out, &[*level], seed)?;
-        match &mut spread {
-            Some(spread) => spread.append(one),
-            None => spread = Some(one),
-        }
-        if progress.step(&format!("σ = {level}")).is_break() {
-            return Err(daps_core::Error::Cancelled { level: done + 1, of: levels.len() }.into());
-        }
-    }
-    progress.end();
-    let spread = spread.ok_or_else(|| Error::Config("r(σ) has no levels".to_owned()))?;
-    spread.check()?;
-    let sha256 = export.write(place.weights, &spread)?;
+    let spread = calibrate::spread(&export.prior, &held_out, seed, progress)?;
+    // A network that has seen little deserves no more.
+    let steps = LOCAL_STEPS.min(trainer.steps() as usize);
+    let local = calibrate::local(&export.prior, &spread, &trainer.data().train, (steps, seed), progress)?;
+    let sha256 = export.write(place.weights, &spread, local.as_ref())?;
     let text = card::denoiser(trainer, &sha256, &spread, place.weights)?;
     files::write(&place.card, text.as_bytes())?;
     progress.begin("drawing samples", GRID.0);

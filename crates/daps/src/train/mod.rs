@@ -1,5 +1,6 @@
 //! A training run in its directory: checkpoints, the loss curve, sample grids, denoising tables, and the end result.
 
+mod calibrate;
 mod card;
 mod classes;
 mod commands;
@@ -26,6 +27,7 @@ use crate::progress::Progress;
 use crate::{Error, Result, files, picture};
 use validation::Validation;
 
+pub use calibrate::{Calibrated, calibrate};
 pub use export::{Exported, export};
 
 const CONFIG: &str = "config.toml";
@@ -245,6 +247,14 @@ impl Training {
 
 /// Reads the images of a configuration while somebody waits.
 fn read_data(config: &TrainConfig, base: &Path, progress: &mut dyn Progress) -> Result<Dataset> {
+    watched(progress, |watch| config.read_data_watched(base, watch))
+}
+
+/// Shows how many images were read.
+fn watched(
+    progress: &mut dyn Progress,
+    read: impl FnOnce(&mut Watch) -> daps_priors::Result<Dataset>,
+) -> Result<Dataset> {
     let (mut begun, mut before) = (false, 0);
     let mut watch = |done: usize, of: usize| {
         if !begun {
@@ -256,7 +266,7 @@ fn read_data(config: &TrainConfig, base: &Path, progress: &mut dyn Progress) -> 
         before = done;
         flow
     };
-    let data = config.read_data_watched(base, &mut watch);
+    let data = read(&mut watch);
     if begun {
         progress.end();
     }
