@@ -1,8 +1,9 @@
-//! `daps validate`: samplers beside posteriors that are known exactly, a file each.
+//! `daps validate`: samplers beside posteriors that are known exactly, and samples beside truths, a file each.
 
 mod discrete;
 mod gaussian;
 mod gmm;
+mod network;
 mod rivals;
 
 use std::path::PathBuf;
@@ -21,6 +22,8 @@ pub enum Command {
     Gaussian(gaussian::Args),
     /// Every method with its default settings on a Gaussian prior: the errors of its means and variances
     Rivals(rivals::Args),
+    /// Samples with a network prior: how often truths lie among them, by pixel, by frequency and in random projections
+    Network(network::Args),
     /// The discrete loop on images so small that the posterior is a table; exit code 1 if the exact loop disagrees
     Discrete(discrete::Args),
 }
@@ -87,6 +90,7 @@ pub fn run(command: &Command) -> anyhow::Result<Outcome> {
         Command::Gmm(args) => gmm::run(args),
         Command::Gaussian(args) => gaussian::run(args),
         Command::Rivals(args) => rivals::run(args),
+        Command::Network(args) => network::run(args),
         Command::Discrete(args) => discrete::run(args),
     }
 }

@@ -41,6 +41,11 @@ impl Images {
     }
 }
 
+/// The truths of a slice of a data set; `base` is where relative paths start.
+pub fn images(source: &Source, shape: &[usize], base: &Path) -> Result<Truths> {
+    Ok(Images::read(source, shape, base)?.truths)
+}
+
 /// A bundled picture is named by its number.
 fn number(picture: &bundled::Picture) -> u64 {
     picture.name.trim_end_matches(".png").parse().unwrap_or(0)

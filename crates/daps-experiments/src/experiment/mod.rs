@@ -42,7 +42,7 @@ pub use cell::{COLUMNS, Cell, Chains, Column, Level, Number, SUCCESS};
 pub use config::{
     Axis, By, ExperimentConfig, ExperimentTask, MethodEntry, PlotConfig, PriorEntry, Source, TaskEntry,
 };
-pub use data::BUNDLED;
+pub use data::{BUNDLED, images};
 pub(crate) use engine::Block;
 pub use engine::Progressed;
 pub use estimate::Estimate;

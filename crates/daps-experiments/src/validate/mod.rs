@@ -3,6 +3,7 @@
 pub mod discrete;
 pub mod gaussian;
 pub mod gmm;
+pub mod network;
 pub mod toy;
 
 /// Mean and standard error of the mean.
