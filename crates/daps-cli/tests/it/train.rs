@@ -103,6 +103,64 @@ fn a_training_has_one_loss_wherever_it_is_told() {
     assert_eq!(loss_after(&card, "; at the end "), whole);
 }
 
+/// An export carries the covariance of the error by frequency and its local factor; `calibrate` measures them anew and leaves the weights as
+/// they are, and samples with them can be validated.
+#[test]
+fn a_prior_knows_its_error_and_its_samples_can_be_validated() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = setting(dir.path(), &CONFIG.replace("2400", "80"));
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let done = |args: &[&str]| {
+        let output = daps(args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    done(&["--config", &config, "--out", &at("run")]);
+    done(&["export", &at("run"), "--out", &at("prior/tiny.safetensors")]);
+    let header = |name: &str| -> serde_json::Value {
+        let file = fs::read(dir.path().join(name)).unwrap();
+        let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+        serde_json::from_slice::<serde_json::Value>(&file[8..8 + length]).unwrap()["__metadata__"].clone()
+    };
+    let (images, old) = (at("images"), at("prior/tiny.safetensors"));
+    let measured = ["--held-out", "12", "--measure", "8"];
+    let calibrate =
+        ["calibrate", &old, "--data", &images, "--out", &at("new.safetensors")].map(str::to_owned);
+    let calibrate: Vec<&str> = calibrate.iter().map(String::as_str).chain(measured).collect();
+    let said = done(&calibrate);
+    assert!(said.contains("measured on 8 images, local factor trained on 28"), "{said}");
+    let (before, after) = (header("prior/tiny.safetensors"), header("new.safetensors"));
+    assert_eq!(before["daps.sha256"], after["daps.sha256"]);
+    for key in ["daps.spread", "daps.local"] {
+        assert!(before[key].is_string() && after[key].is_string() && before[key] != after[key], "{key}");
+    }
+    let method = "[method]\npreset = 'fast'\nbudget = '6'\n";
+    let local =
+        "[method.estimate]\nkind = 'gaussian'\ncenter = 'tweedie'\nspread = { bands = { wider = 1.4 } }\n";
+    fs::write(dir.path().join("plain.toml"), method).unwrap();
+    let levels = "schedule = { rule = 'poly', levels = 6, max = 50.0, min = 0.02, rho = 7.0 }\n";
+    let whole = format!("[method]\npreset = 'fast'\n{levels}{local}");
+    fs::write(dir.path().join("local.toml"), whole).unwrap();
+    let (prior, out) = (at("new.safetensors"), at("validated"));
+    let (plain, with_local) = (at("plain.toml"), at("local.toml"));
+    let args = ["validate", "network", "--prior", &prior, "--images", "3", "--samples", "4", "--json"];
+    let rest = ["--task", "inpaint-random", "--method", &plain, "--method", &with_local, "--out", &out];
+    let output = common::daps(&[&args[..], &rest].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rows: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((rows[0]["method"].as_str(), rows[1]["method"].as_str()), (Some("plain"), Some("local")));
+    for row in &rows {
+        assert_eq!((row["nominal"].as_f64(), row["nfe"].as_u64()), (Some(0.6), Some(6)));
+        let pixels = row["pixels"]["mean"].as_f64().unwrap();
+        assert!(pixels > 0.1 && pixels <= 1.0 && row["diverged"] == 0, "{row}");
+    }
+    assert_ne!(rows[0]["diversity"], rows[1]["diversity"]);
+    for name in ["results.jsonl", "table.txt", "coverage-inpaint_random.svg"] {
+        assert!(dir.path().join("validated").join(name).is_file(), "{name}");
+    }
+}
+
 /// The lines of a card's console.
 fn made_with(card: &str) -> Vec<&str> {
     let console = card.split_once("```console\n").unwrap().1;
