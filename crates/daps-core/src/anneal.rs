@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::real::{check_finite, finite_rows};
+use crate::tensors::{check_finite, finite_rows};
 use crate::{
     Address, Conditional, Cost, Error, Event, Kernel, Level, Likelihood, Observer, Prior, Purpose, Result,
     State, Step, Walk,
@@ -113,7 +113,7 @@ impl State {
 
     /// Checks that a state read from a file fits a run.
     pub fn check(&self, rows: usize, shape: &[usize], levels: usize) -> Result<()> {
-        let expected = crate::real::batched(rows, shape);
+        let expected = crate::tensors::batched(rows, shape);
         if self.x_t.dims() != expected || self.diverged.len() != rows {
             return Err(Error::shape("saved state", &expected, self.x_t.dims()));
         }

@@ -4,7 +4,7 @@ use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::mixture::{Mixture, log_sum_exp};
-use crate::real::{batched, combine, dot_rows, from_f64, to_f64};
+use crate::tensors::{batched, combine, dot_rows, from_f64, to_f64};
 use crate::{Covariance, Denoiser, Error, Result, Sigma};
 
 /// An approximation of p(x0 | x_t), or the thing itself where the prior is analytic.

@@ -6,7 +6,7 @@ use faer::{MatMut, MatRef};
 use rayon::prelude::*;
 
 use crate::linalg::{Factor, product};
-use crate::real::{check_rows, map_rows, with_slice};
+use crate::tensors::{check_rows, map_rows, with_slice};
 use crate::{Error, Result, with_real};
 
 /// Red, green and blue into grey and two differences of colour, orthonormal.
@@ -159,7 +159,7 @@ impl Cosines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::real::{dot_rows, from_f64, to_f64};
+    use crate::tensors::{dot_rows, from_f64, to_f64};
     use crate::{Address, Noise, Purpose};
     use candle_core::DType;
 

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::linalg::cholesky;
 use crate::noise::fill_normal;
-use crate::real::{batched, check_rows, combine, from_f64, pick, to_f64};
+use crate::tensors::{batched, check_rows, combine, from_f64, pick, to_f64};
 use crate::{Address, Error, Frequency, Noise, Result, with_faer};
 
 /// The covariance of a batch.

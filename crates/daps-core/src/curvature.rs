@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use crate::real::{combine, dot_rows, pick};
+use crate::tensors::{combine, dot_rows, pick};
 use crate::{Address, Differentiable, Noise, Purpose, Result, Row};
 
 /// Power iterations where a bound holds besides and where none does, the step of differences, and by how much the result exceeds

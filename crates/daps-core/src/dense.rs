@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::mixture::LinearMeasurement;
-use crate::real::{batched, check_rows, pick, to_f64};
+use crate::tensors::{batched, check_rows, pick, to_f64};
 use crate::{Beta, Error, Gaussian, Operator, Result};
 use candle_core::{DType, Device, Tensor};
 

@@ -6,7 +6,7 @@ use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use crate::mixture::choose;
-use crate::real::{batched, check_rows, combine, from_f64, to_f64};
+use crate::tensors::{batched, check_rows, combine, from_f64, to_f64};
 use crate::{
     Address, Approx, Cosines, Covariance, CovarianceKind, Denoiser, Error, Estimated, Frequency, Noise, Ode,
     Prior, Purpose, Result, Sigma, SpreadTable, Step, open01,
@@ -123,15 +123,15 @@ pub enum ScoreAt {
     },
 }
 
-/// A denoiser with an estimate, ready for the loop.
+/// The prior of continuous data in the loop: a denoiser with an estimate.
 #[derive(Clone)]
-pub struct Pixel {
+pub struct Continuous {
     model: Arc<dyn Denoiser>,
     estimate: Estimate,
     cosines: Option<Arc<Cosines>>,
 }
 
-impl Pixel {
+impl Continuous {
     /// Checks that the denoiser has the powers that the estimate needs.
     pub fn new(model: Arc<dyn Denoiser>, estimate: Estimate, levels: usize) -> Result<Self> {
         let lacks = |needs| Err(Error::missing("the estimate", needs, "this prior"));
@@ -335,7 +335,7 @@ fn by_frequency(
     Frequency::new(Arc::clone(cosines), widened(table.variances_at(sigma, cosines)?))
 }
 
-impl Prior for Pixel {
+impl Prior for Continuous {
     fn init(&self, sigma: f64, noise: &Noise) -> Result<Tensor> {
         let z = noise.normal(Address::new(0, Purpose::Init, 0), self.model.shape(), self.model.dtype())?;
         combine(&[(&[sigma], &z)])

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::real::{batched, to_f64};
+use crate::tensors::{batched, to_f64};
 use crate::{Address, Denoiser, Noise, Operator, Purpose, Result, Row};
 
 /// 64-bit FNV-1a of numbers.

@@ -11,7 +11,7 @@ use candle_core::{DType, Tensor};
 use faer::Mat;
 
 use crate::linalg::eigen;
-use crate::real::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64};
+use crate::tensors::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64};
 use crate::{Cosines, Error, Full, Result, with_real};
 
 /// See the module.

@@ -27,11 +27,11 @@ mod ode;
 mod operator;
 mod poisson;
 mod prior;
-pub mod real;
 mod registers;
 mod schedule;
 mod space;
 mod spread;
+pub mod tensors;
 mod update;
 mod walk;
 
@@ -53,7 +53,7 @@ pub use discrete::{
     map_tokens,
 };
 pub use error::{Error, Result, suggestion, with_suggestion};
-pub use estimate::{BandSpread, Center, Estimate, Pixel, ScoreAt, Spread};
+pub use estimate::{BandSpread, Center, Continuous, Estimate, ScoreAt, Spread};
 pub use event::{Cost, Event, Observer, State};
 pub use fingerprint::checksum;
 pub use frequency::{Frequency, LocalFactor};

@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 
 use crate::curvature::{self, DIFFERENCE, TURNS_WITHOUT_BOUND};
 use crate::operator::found_norm_squared;
-use crate::real::{batched, check_finite, check_rows, combine, dot_rows, map_rows, pick};
+use crate::tensors::{batched, check_finite, check_rows, combine, dot_rows, map_rows, pick};
 use crate::{
     Address, Cosines, Differentiable, Discrepancy, Error, Noise, Nuisance, Operator, Purpose, Result, Row,
     Statistic,
@@ -189,7 +189,7 @@ impl Gaussian {
                 if n != 1 && n != rows {
                     return Err(Error::shape("noise levels", y.dims(), values.dims()));
                 }
-                positive(&crate::real::to_f64(values)?)?;
+                positive(&crate::tensors::to_f64(values)?)?;
             }
         }
         Ok(Self { operator, y, beta, gains: OnceLock::new(), norm: Arc::default() })
@@ -323,7 +323,7 @@ impl Gaussian {
             Beta::Rows(beta) => Ok(beta.iter().map(|b| 1.0 / (b * b)).collect()),
             Beta::Each(beta) => {
                 let rows = beta.dims()[0];
-                let values = crate::real::to_f64(beta)?;
+                let values = crate::tensors::to_f64(beta)?;
                 let smallest = |row: &[f64]| row.iter().copied().fold(f64::INFINITY, f64::min);
                 Ok(values.chunks(values.len() / rows).map(|row| smallest(row).powi(-2)).collect())
             }
@@ -434,7 +434,7 @@ impl Likelihood for Gaussian {
     fn fingerprint(&self) -> Option<String> {
         let beta = match &self.beta {
             Beta::Rows(beta) => format!("{beta:?}"),
-            Beta::Each(beta) => format!("{:?}", crate::real::to_f64(beta).ok()?),
+            Beta::Each(beta) => format!("{:?}", crate::tensors::to_f64(beta).ok()?),
         };
         Some(format!("gaussian, beta {beta}, {}", self.operator.fingerprint()?))
     }

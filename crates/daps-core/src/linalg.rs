@@ -5,7 +5,7 @@ use faer::linalg::matmul::matmul;
 use faer::traits::ComplexField;
 use faer::{Accum, Mat, MatMut, MatRef, Par, Side};
 
-use crate::real::Real;
+use crate::tensors::Real;
 use crate::with_faer;
 
 /// The two number types of [`product`].

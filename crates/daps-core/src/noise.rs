@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rayon::prelude::*;
 
-use crate::real::{BLOCK, Real, batched};
+use crate::tensors::{BLOCK, Real, batched};
 use crate::{Error, Result, with_real};
 
 /// What a draw is for; two purposes never share a stream. Numbers are part of the reproducible result: append, do not reorder.
@@ -245,7 +245,7 @@ mod tests {
     fn draws_are_standard_normal() {
         let z = Noise::chains(0, 1)
             .normal(Address::new(0, Purpose::Init, 0), &[200_000], DType::F64)
-            .and_then(|t| crate::real::to_f64(&t))
+            .and_then(|t| crate::tensors::to_f64(&t))
             .unwrap();
         let n = z.len() as f64;
         let moment = |k: i32| z.iter().map(|v| v.powi(k)).sum::<f64>() / n;

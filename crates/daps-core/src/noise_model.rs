@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 use serde::de::{self, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::real::{combine, from_f64, to_f64};
+use crate::tensors::{combine, from_f64, to_f64};
 use crate::{
     Address, CountRate, Error, Gaussian, Likelihood, Mismatch, Noise, Operator, Poisson, Result, Space,
     UnknownNoise,

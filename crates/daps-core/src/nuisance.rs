@@ -8,7 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use rand_distr::{Distribution, Gamma};
 
-use crate::real::{from_f64, squared_distance, to_f64};
+use crate::tensors::{from_f64, squared_distance, to_f64};
 use crate::{Address, Discrepancy, Error, Gaussian, Likelihood, Noise, Operator, Result, Smooth, Statistic};
 
 /// A likelihood with parameters θ of its own, one list for every row.
@@ -117,7 +117,7 @@ impl Nuisance for UnknownNoise {
         let measured = self.guess.measured();
         let mut levels = Vec::with_capacity(squares.len());
         for (row, square) in squares.iter().enumerate() {
-            let m = crate::real::pick(&measured, row) as f64;
+            let m = crate::tensors::pick(&measured, row) as f64;
             let shape = 0.5 * (self.weight + m);
             let rate = 0.5 * (self.weight * self.level.powi(2) + square);
             // A chain that diverged has no law; its level is kept, and the loop marks it.

@@ -3,8 +3,8 @@
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
-use crate::real::combine;
 use crate::schedule::{RHO, poly_grid};
+use crate::tensors::combine;
 use crate::{Denoiser, Error, Result, Sigma, Step};
 
 /// How many Euler or Heun steps a level takes.

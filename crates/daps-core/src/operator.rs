@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
 
-use crate::real::{batched, check_rows, combine, dot_rows};
+use crate::tensors::{batched, check_rows, combine, dot_rows};
 use crate::{Address, Error, Kind, Noise, Purpose, Result, Row};
 
 /// How a measurement is shown as a picture.

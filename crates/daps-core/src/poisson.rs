@@ -10,7 +10,7 @@ use candle_core::Tensor;
 use rand_distr::{Distribution, Poisson as Counts};
 
 use crate::curvature::{self, Weigh};
-use crate::real::{
+use crate::tensors::{
     Real, batched, check_finite, check_rows, from_f64, scale_each, sum_rows, to_f64, zip_rows,
 };
 use crate::{

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Tensor};
 use rayon::prelude::*;
 
-use crate::real::{BLOCK, Real, block_sum, pick};
+use crate::tensors::{BLOCK, Real, block_sum, pick};
 use crate::{Error, Result};
 
 /// x ← a x + b y, written where x is, so that clones of x change with it. A coefficient list has one entry or one per row; y
@@ -87,7 +87,7 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
-    use crate::real::{combine, combine_dot, to_f64};
+    use crate::tensors::{combine, combine_dot, to_f64};
 
     #[test]
     fn updates_are_combinations_to_the_bit() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use daps_core::candle::{DType, Tensor};
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{
     Address, Approx, Conditional, Covariance, Gaussian, Kernel, Likelihood, Noise, Operator, Purpose, Step,
 };

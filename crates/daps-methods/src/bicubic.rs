@@ -4,7 +4,7 @@
 //! image lies at (i + ½)/f - ½ of the small one; borders are mirrored. It uses neither the prior nor the noise level.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, map_rows};
+use daps_core::tensors::{Real, map_rows};
 use daps_core::{
     Error, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, State, Walk, shrink_factor,
     with_real,
@@ -99,7 +99,7 @@ impl Method for Bicubic {
 mod tests {
     use super::*;
     use daps_core::candle::Device;
-    use daps_core::real::to_f64;
+    use daps_core::tensors::to_f64;
 
     /// Cubic convolution reproduces second-degree polynomials away from borders, and constants everywhere.
     #[test]

@@ -4,7 +4,7 @@
 //! Annealing", CVPR 2025, Algorithm 1.
 
 use daps_core::{
-    Error, Estimate, Likelihood, Method, MethodInfo, Need, Pixel, Problem, Result, Samples, Schedule,
+    Continuous, Error, Estimate, Likelihood, Method, MethodInfo, Need, Problem, Result, Samples, Schedule,
     ScheduleRule, Walk, anneal,
 };
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,7 @@ impl Method for Daps {
         if self.beta.is_some() && task.likelihood.as_gaussian().is_none() {
             return Err(Error::missing("daps.beta", "Gaussian measurement noise", task.likelihood.name()));
         }
-        Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), self.levels()).map(|_| ())
+        Continuous::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), self.levels()).map(|_| ())
     }
 
     fn schedule(&self) -> Result<Schedule> {
@@ -138,7 +138,7 @@ impl Method for Daps {
 
     fn run(&self, task: &Problem, walk: Walk) -> Result<Samples> {
         let prior =
-            Pixel::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), walk.schedule.len())?;
+            Continuous::new(task.denoiser(INFO.name)?.clone(), self.estimate.clone(), walk.schedule.len())?;
         let kernel = self.kernel.build()?;
         // A level that is drawn along is believed as it is drawn.
         let believed = match (self.beta, task.likelihood.as_gaussian(), task.likelihood.as_nuisance()) {

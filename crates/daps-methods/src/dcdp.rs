@@ -12,7 +12,7 @@
 //! is not clipped to [-1, 1]. One ODE step is Tweedie's mean: purification that returns a mean instead of a sample.
 
 use daps_core::candle::Tensor;
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{
     Gaussian, Level, Method, MethodInfo, Need, Ode, Problem, Result, Samples, Schedule, ScheduleRule, Smooth,
     Walk,

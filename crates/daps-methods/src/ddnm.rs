@@ -9,7 +9,7 @@
 //! From the variance-preserving form every quantity is divided by √ᾱ': √(1-ᾱ')/√ᾱ' is σ', a σ_y/s becomes β/s. Defaults:
 //! 100 steps of DDPM's schedule, η = 0.85. Deviations: no time travel (their default repeats nothing either).
 
-use daps_core::real::{combine, pick};
+use daps_core::tensors::{combine, pick};
 use daps_core::{
     Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma, State, Walk,
 };

@@ -12,7 +12,7 @@
 //! schedule, η = 0.85, η_b = 1. Deviations: small singular values are kept, where the released code takes those below 0.03 for zero.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, pick};
+use daps_core::tensors::{combine, pick};
 use daps_core::{
     Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma, State, Walk,
 };

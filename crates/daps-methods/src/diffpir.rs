@@ -12,7 +12,7 @@
 //! quadratically; D is not clipped; the start is pure noise, not the noised measurement; and the last level takes its data step too,
 //! as Algorithm 1 has it and the released code does not.
 
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{
     Covariance, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma,
     State, Walk,

@@ -13,7 +13,7 @@
 //! the network's learned one.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, dot_rows};
+use daps_core::tensors::{combine, dot_rows};
 use daps_core::{
     Error, Level, Likelihood, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule,
     Sigma, Smooth, State, Walk,

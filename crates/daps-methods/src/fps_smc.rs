@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{Device, Tensor};
 use daps_core::mixture::choose;
-use daps_core::real::{batched, combine, pick, to_f64};
+use daps_core::tensors::{batched, combine, pick, to_f64};
 use daps_core::{
     Address, Error, Level, Method, MethodInfo, Need, Problem, Purpose, Result, Samples, Schedule,
     ScheduleRule, Sigma, State, Walk, open01,

@@ -9,7 +9,7 @@
 //! for zero. It uses no prior; its rows differ by their start.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, with_slice};
+use daps_core::tensors::{Real, with_slice};
 use daps_core::{
     Error, Level, Magnitudes, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, State, Walk,
     with_real,
@@ -84,7 +84,7 @@ impl Method for Hio {
         let operator = magnitudes(&**likelihood.operator())?;
         let y = likelihood.y().to_dtype(model.dtype())?;
         // 1 where the image lies, 0 around it.
-        let ones = Tensor::ones(daps_core::real::batched(1, model.shape()), model.dtype(), y.device())?;
+        let ones = Tensor::ones(daps_core::tensors::batched(1, model.shape()), model.dtype(), y.device())?;
         let inside = operator.embed(&ones)?;
         let start = || {
             let mut state = State::start(pure_noise(model, noise, 0.5)?);

@@ -1,7 +1,7 @@
 //! Arithmetic on the modes of a singular value decomposition: a formula per row and singular value, in f64.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{Error, Gaussian, Result, Spectral};
 use rayon::prelude::*;
 

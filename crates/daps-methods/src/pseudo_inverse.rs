@@ -3,7 +3,7 @@
 //! Moore 1920, Penrose 1955: x = V S⁺ Uᵀ y, where singular values below `cutoff` times the largest count as zero. An operator
 //! without a decomposition is inverted by (AᵀA + ε)⁻¹Aᵀ with ε = (cutoff ‖A‖)², which has the same limit.
 
-use daps_core::real::pick;
+use daps_core::tensors::pick;
 use daps_core::{Covariance, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk};
 use serde::{Deserialize, Serialize};
 

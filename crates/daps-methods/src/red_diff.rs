@@ -10,7 +10,7 @@
 //! code adds noise of 0.0001 to μ before it is renoised; here there is none.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, combine, with_slice};
+use daps_core::tensors::{Real, combine, with_slice};
 use daps_core::{
     Gaussian, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, ScheduleRule, Sigma,
     State, Walk, with_real,

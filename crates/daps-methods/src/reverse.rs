@@ -4,7 +4,7 @@
 //! constant over the step; the last one, to 0, is D itself.
 
 use daps_core::candle::Tensor;
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{Address, Denoiser, Error, Noise, Purpose, RHO, Result, Sigma, poly_grid};
 use serde::{Deserialize, Serialize};
 

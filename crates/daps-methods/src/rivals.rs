@@ -1,7 +1,7 @@
 //! What the rivals share on their way through the levels: starts, noise, the measurement, choices among particles.
 
 use daps_core::candle::{Device, Tensor};
-use daps_core::real::{batched, combine};
+use daps_core::tensors::{batched, combine};
 use daps_core::{
     Address, Denoiser, Differentiable, Error, Gaussian, Noise, Problem, Purpose, Result, Schedule, State,
     Step,

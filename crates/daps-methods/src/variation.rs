@@ -9,7 +9,7 @@
 //! Defaults: λ = 10, γ = 0.1, 500 iterations, for images on [-1, 1].
 
 use daps_core::candle::{Device, Tensor};
-use daps_core::real::{Real, batched, combine, map_rows};
+use daps_core::tensors::{Real, batched, combine, map_rows};
 use daps_core::{
     Covariance, Error, Level, Method, MethodInfo, Need, Problem, Result, Samples, Schedule, Walk, with_real,
 };
@@ -207,7 +207,7 @@ variational!(Harmonic, HARMONIC, gamma, |harmonic| Penalty::Square { gamma: harm
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daps_core::real::to_f64;
+    use daps_core::tensors::to_f64;
     use daps_core::{Address, Noise, Purpose, candle::DType};
 
     /// ⟨∇x, p⟩ = ⟨x, ∇ᵀp⟩.

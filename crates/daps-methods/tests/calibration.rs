@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, BandSpread, Bands, Center, Cosines, Covariance, Denoiser, Error, Estimate, Frequency, Gaussian,
     LocalDenoiser, LocalFactor, Method, Noise, Operator, Problem, Purpose, RHO, Row, Schedule, ScheduleRule,

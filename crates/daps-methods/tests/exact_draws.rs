@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{DType, Tensor};
 use daps_core::mixture::Mixture;
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, Beta, Conditional, Cosines, Covariance, Frequency, Gaussian, Noise, Operator, Purpose,
     Row, RowCovariance, Step, linear_measurement,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Center, Error, Estimate, Event, Gaussian, Likelihood, Method, Noise, Ode, OdeEnd, OdeOrder,
     OdeSteps, Problem, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, State,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, Center, Conditional, CountRate, Covariance, Discrepancy, Estimate, Likelihood, Method,
     Need, Noise, Observer, Operator, Poisson, Problem, Purpose, RHO, RowCovariance, Samples, Schedule,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Tensor};
-use daps_core::real::{from_f64, map_rows, to_f64, zip_rows};
+use daps_core::tensors::{from_f64, map_rows, to_f64, zip_rows};
 use daps_core::{
     Differentiable, Estimate, Gaussian, Linear, Method, Noise, Operator, Problem, Result, RowCovariance,
     Schedule, Smooth, Spectral, linear_measurement,

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{
-    Center, Estimate, Event, Gaussian, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Operator, Pixel, RHO,
+    Center, Continuous, Estimate, Event, Gaussian, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Operator, RHO,
     Schedule, ScheduleRule, ScoreAt, Spread, State, Walk, anneal,
 };
 use daps_methods::kernel::{DecayBy, Hmc, KernelConfig, Langevin, StepSize};
@@ -72,7 +72,7 @@ fn replay(
         true => Estimate::Score { start: Center::Ode(ode), at: ScoreAt::State { sigma: 0.01 } },
         false => Estimate::Gaussian { center: Center::Ode(ode), spread: Spread::Sigma },
     };
-    let prior = Pixel::new(Arc::new(prior()), estimate, schedule.len()).unwrap();
+    let prior = Continuous::new(Arc::new(prior()), estimate, schedule.len()).unwrap();
     // The official gradient misses the ½ of the likelihood.
     let beta = 0.01 / std::f64::consts::SQRT_2;
     let likelihood = Gaussian::new(operator(&run), run["y"].clone(), beta).unwrap();

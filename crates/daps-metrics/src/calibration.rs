@@ -99,7 +99,7 @@ pub fn rank(truth: f64, draws: &[f64]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daps_core::{Address, Noise, Purpose, candle::DType, real::to_f64};
+    use daps_core::{Address, Noise, Purpose, candle::DType, tensors::to_f64};
 
     #[test]
     fn counts_are_hand_computed() {

@@ -6,7 +6,7 @@
 //! with.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_finite, to_f64};
+use daps_core::tensors::{check_finite, to_f64};
 use daps_core::{Error, Result};
 use rayon::prelude::*;
 

@@ -5,7 +5,7 @@
 //! pixels and added up. The variant "replace pooling" of the piq package has means in place of maxima in VGG16.
 
 use candle_core::Tensor;
-use daps_core::real::{finite_rows, to_f64};
+use daps_core::tensors::{finite_rows, to_f64};
 use daps_core::{Error, Result};
 
 use crate::convnet::{Conv, Weights, avg_pool, images, max_pool, normalise, weight};

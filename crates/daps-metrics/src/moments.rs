@@ -109,7 +109,7 @@ fn covariance_row(centred: &[f64], dim: usize, i: usize) -> (Vec<f64>, Vec<f64>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daps_core::{Address, Noise, Purpose, candle::DType, real::to_f64};
+    use daps_core::{Address, Noise, Purpose, candle::DType, tensors::to_f64};
 
     #[test]
     fn moments_have_hand_computed_values() {

@@ -1,7 +1,7 @@
 //! Wasserstein distances between sample sets: exact on the line, sliced in any dimension, exact W2 by optimal assignment.
 
 use candle_core::DType;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Address, Error, Noise, Purpose, Result};
 use rayon::prelude::*;
 

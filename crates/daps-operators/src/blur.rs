@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::map_rows;
+use daps_core::tensors::map_rows;
 use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::linalg::product;
-use daps_core::real::map_rows;
+use daps_core::tensors::map_rows;
 use daps_core::{Error, Linear, Operator, Result, Spectral, with_real};
 use faer::{Mat, MatMut, MatRef};
 use serde::{Deserialize, Serialize};

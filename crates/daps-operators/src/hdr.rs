@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::{BLOCK, Real, map_rows, zip_rows};
+use daps_core::tensors::{BLOCK, Real, map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Operator, Piece, Pixelwise, Result, with_real};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{BLOCK, Real, check_rows, map_rows, with_slice};
+use daps_core::tensors::{BLOCK, Real, check_rows, map_rows, with_slice};
 use daps_core::{Error, Linear, Local, Operator, Result, Spectral, with_real};
 use rayon::prelude::*;
 
@@ -42,7 +42,7 @@ impl Inpainting {
                 return Err(Error::invalid(format!("mask of {name}"), expected, format!("{other:?}")));
             }
         }
-        let values = daps_core::real::to_f64(mask)?;
+        let values = daps_core::tensors::to_f64(mask)?;
         if let Some(bad) = values.iter().find(|v| **v != 0.0 && **v != 1.0) {
             return Err(Error::invalid(format!("mask of {name}"), "only zeros and ones", bad));
         }
@@ -239,7 +239,7 @@ impl Spectral for Inpainting {
     fn v(&self, c: &Tensor) -> Result<Tensor> {
         let batch = check_rows(self.name, c, &[self.modes()])?;
         check_float(c)?;
-        Ok(c.reshape(daps_core::real::batched(batch, &self.shape))?)
+        Ok(c.reshape(daps_core::tensors::batched(batch, &self.shape))?)
     }
 
     fn u_t(&self, y: &Tensor) -> Result<Tensor> {
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     fn hidden(mask: &Tensor) -> usize {
-        daps_core::real::to_f64(mask).unwrap().iter().filter(|v| **v == 0.0).count()
+        daps_core::tensors::to_f64(mask).unwrap().iter().filter(|v| **v == 0.0).count()
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(hidden(&inner), 256, "the margin stays free");
             assert_eq!(hidden(&random_mask(32, 48, 0.7, seed).unwrap()), 1075);
         }
-        let values = |seed| daps_core::real::to_f64(&random_mask(8, 8, 0.5, seed).unwrap()).unwrap();
+        let values = |seed| daps_core::tensors::to_f64(&random_mask(8, 8, 0.5, seed).unwrap()).unwrap();
         assert_ne!(values(0), values(1));
     }
 
@@ -284,7 +284,8 @@ mod tests {
     #[test]
     fn boxes_are_drawn_from_the_official_range() {
         let corner = |side: usize, size: usize, margin: usize, seed: u64| {
-            let mask = daps_core::real::to_f64(&box_mask(side, side, size, margin, seed).unwrap()).unwrap();
+            let mask =
+                daps_core::tensors::to_f64(&box_mask(side, side, size, margin, seed).unwrap()).unwrap();
             let first = mask.iter().position(|v| *v == 0.0).unwrap();
             (first / side, first % side)
         };

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{combine, pick, to_f64};
+use daps_core::tensors::{combine, pick, to_f64};
 use daps_core::{Address, Differentiable, Linear, Noise, Operator, Purpose, Spectral};
 
 /// A law that does not hold.
@@ -318,7 +318,7 @@ pub fn norm(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
     let mut v = normal(x, operator.input_shape(), seed, 8)?;
     let mut largest = vec![0.0f64; rows];
     for _ in 0..200 {
-        let lengths = daps_core::real::squared_distance(&v, &v.zeros_like()?)?;
+        let lengths = daps_core::tensors::squared_distance(&v, &v.zeros_like()?)?;
         let unit: Vec<f64> = lengths.iter().map(|l| 1.0 / l.sqrt().max(1e-300)).collect();
         v = combine(&[(&unit, &v)])?;
         let pushed = match operator.as_linear() {
@@ -328,7 +328,7 @@ pub fn norm(operator: &dyn Operator, x: &Tensor, seed: u64) -> Outcome {
                 combine(&[(&[1e6], &ahead), (&[-1e6], &operator.apply(x)?)])?
             }
         };
-        let squares = daps_core::real::squared_distance(&pushed, &pushed.zeros_like()?)?;
+        let squares = daps_core::tensors::squared_distance(&pushed, &pushed.zeros_like()?)?;
         largest.iter_mut().zip(squares).for_each(|(largest, square)| *largest = largest.max(square));
         v = map.vjp(x, &pushed)?;
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
-use daps_core::real::{Real, map_rows, pick};
+use daps_core::tensors::{Real, map_rows, pick};
 use daps_core::{Error, Linear, Operator, Result, Shown, with_real};
 use num_traits::Zero;
 use rayon::prelude::*;
@@ -69,7 +69,7 @@ impl Mri {
         }
         let maps = finite_values("coil maps of mri", maps)?;
         let maps = maps.chunks(maps.len() / map_rows).map(|row| complex_planes(row, h * w)).collect();
-        let mask = daps_core::real::to_f64(mask)?;
+        let mask = daps_core::tensors::to_f64(mask)?;
         if let Some(bad) = mask.iter().find(|v| **v != 0.0 && **v != 1.0) {
             return Err(Error::invalid("mask of mri", "only zeros and ones", bad));
         }

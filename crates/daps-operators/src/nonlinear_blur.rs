@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::{BLOCK, Real, map_rows, zip_rows};
+use daps_core::tensors::{BLOCK, Real, map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Linear, Operator, Result, with_real};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use crate::motion_kernel;
     use candle_core::{DType, Device};
-    use daps_core::real::to_f64;
+    use daps_core::tensors::to_f64;
     use daps_core::{Gaussian, Smooth};
 
     #[test]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, WithDType};
-use daps_core::real::{batched, check_rows, with_slice};
+use daps_core::tensors::{batched, check_rows, with_slice};
 use daps_core::{Error, Local, Operator, Result};
 use serde::{Deserialize, Serialize};
 
@@ -256,7 +256,7 @@ mod tests {
             for dtype in [DType::U8, DType::F32, DType::F64] {
                 let y = pairs.apply(&x.to_dtype(dtype).unwrap()).unwrap();
                 assert_eq!(y.dtype(), dtype);
-                assert_eq!(daps_core::real::to_f64(&y).unwrap(), expected);
+                assert_eq!(daps_core::tensors::to_f64(&y).unwrap(), expected);
             }
             let half = (x.to_dtype(DType::F32).unwrap() * 0.5).unwrap();
             let message = pairs.apply(&half).unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor, WithDType};
-use daps_core::real::{Real, batched, check_rows, map_rows, with_slice, zip_rows};
+use daps_core::tensors::{Real, batched, check_rows, map_rows, with_slice, zip_rows};
 use daps_core::{Differentiable, Error, Magnitudes, Operator, Result, Shown, with_real};
 use rayon::prelude::*;
 use realfft::num_complex::Complex;
@@ -308,7 +308,7 @@ mod tests {
     fn a_constant_image_has_one_coefficient_at_the_centre() {
         let op = PhaseRetrieval::new(&[1, 4, 6], 0.0).unwrap();
         let x = Tensor::ones((1, 1, 4, 6), DType::F64, &Device::Cpu).unwrap();
-        let y = daps_core::real::to_f64(&op.apply(&x).unwrap()).unwrap();
+        let y = daps_core::tensors::to_f64(&op.apply(&x).unwrap()).unwrap();
         for (i, v) in y.iter().enumerate() {
             let expected = if i == 2 * 6 + 3 { 24f64.sqrt() } else { 0.0 };
             assert!((v - expected).abs() < 1e-12, "{i}: {v}");
@@ -323,7 +323,7 @@ mod tests {
         let other = Tensor::from_vec(values(24, 1.3), (1, 1, 4, 6), &Device::Cpu).unwrap();
         let y = op.apply(&x).unwrap();
         let close = |a: &Tensor, b: &Tensor| {
-            let (a, b) = (daps_core::real::to_f64(a).unwrap(), daps_core::real::to_f64(b).unwrap());
+            let (a, b) = (daps_core::tensors::to_f64(a).unwrap(), daps_core::tensors::to_f64(b).unwrap());
             a.iter().zip(&b).for_each(|(a, b)| assert!((a - b).abs() < 1e-12, "{a} vs {b}"));
         };
         let g = op.embed(&x).unwrap();
@@ -340,7 +340,7 @@ mod tests {
         let op = PhaseRetrieval::new(&[1, 4, 4], 2.0).unwrap();
         let x = Tensor::full(-1f32, (1, 1, 4, 4), &Device::Cpu).unwrap();
         let r = Tensor::ones((1, 1, 6, 6), DType::F32, &Device::Cpu).unwrap();
-        let g = daps_core::real::to_f64(&op.vjp(&x, &r).unwrap()).unwrap();
+        let g = daps_core::tensors::to_f64(&op.vjp(&x, &r).unwrap()).unwrap();
         assert!(g.iter().all(|v| *v == 0.0), "{g:?}");
         assert!(PhaseRetrieval::new(&[1, 4, 4], -1.0).is_err());
     }

@@ -315,12 +315,13 @@ mod tests {
     /// Whoever depends on the seed says so: two seeds give two operators exactly where something is drawn.
     #[test]
     fn what_is_drawn_from_the_seed_is_said() {
-        use daps_core::real::to_f64;
+        use daps_core::tensors::to_f64;
         for entry in OPERATORS.iter().filter(|e| e.files.iter().all(|f| !f.required)) {
             let shape = shape_of(entry);
             let n: usize = shape.iter().product();
             let x: Vec<f64> = (0..n).map(|i| ((i * 7919 % 13) % 2) as f64).collect();
-            let x = daps_core::real::from_f64(x, &[&[1], shape].concat(), candle_core::DType::F64).unwrap();
+            let x =
+                daps_core::tensors::from_f64(x, &[&[1], shape].concat(), candle_core::DType::F64).unwrap();
             let measured = |seed| {
                 let operator = (entry.build)(&Table::new(), shape, seed).unwrap();
                 to_f64(&operator.apply(&x).unwrap()).unwrap()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{batched, check_rows};
+use daps_core::tensors::{batched, check_rows};
 use daps_core::{Address, Error, Noise, Purpose, Result, Row};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
@@ -91,8 +91,8 @@ pub(crate) fn each_plane<T: Num>(
 /// The values of a tensor with the first dimension split off: `(rows, values of all rows)`, checked to be finite.
 pub(crate) fn finite_values(what: &str, tensor: &Tensor) -> Result<Vec<f64>> {
     let tensor = tensor.to_dtype(DType::F64)?;
-    daps_core::real::check_finite(what, &tensor)?;
-    daps_core::real::to_f64(&tensor)
+    daps_core::tensors::check_finite(what, &tensor)?;
+    daps_core::tensors::to_f64(&tensor)
 }
 
 /// The random stream for masks, kernels and other data of problem `row` under `seed`.

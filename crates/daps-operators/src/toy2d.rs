@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::{map_rows, zip_rows};
+use daps_core::tensors::{map_rows, zip_rows};
 use daps_core::{Differentiable, Error, Operator, Result, with_real};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{combine, to_f64};
+use daps_core::tensors::{combine, to_f64};
 use daps_core::{Operator, Result};
 use daps_operators::laws::relative_difference;
 use daps_operators::{

@@ -1,7 +1,7 @@
 //! What the approximations of f(AᵀA) are for: conjugate gradients on I/r² + AᵀA/β² must need fewer iterations with them.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{combine, sum_rows};
+use daps_core::tensors::{combine, sum_rows};
 use daps_core::{Address, Linear, Noise, Purpose};
 use daps_operators::build;
 

@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{batched, to_f64};
+use daps_core::tensors::{batched, to_f64};
 use daps_core::{Address, Linear, Noise, Operator, Purpose};
 use daps_operators::laws::relative_difference;
 use daps_operators::mri::{coil_maps, line_mask};

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use daps_core::mixture::log_sum_exp;
-use daps_core::real::map_rows;
+use daps_core::tensors::map_rows;
 use daps_core::{Error, Result, Sigma};
 
 /// Partial sums that run side by side; a fixed number, so that the order of addition is the same everywhere.

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use daps_core::mixture::{Mixture, choose, log_sum_exp};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Address, Denoiser, Gaussian, Likelihood, Noise, Result, linear_measurement, open01};
 use rayon::prelude::*;
 

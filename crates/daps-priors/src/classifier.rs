@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use daps_core::mixture::log_sum_exp;
-use daps_core::real::{check_rows, to_f64};
+use daps_core::tensors::{check_rows, to_f64};
 use daps_core::{Corruption, Rate};
 use daps_nn::FeatureMap;
 

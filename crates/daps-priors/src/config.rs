@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use daps_core::mixture::Mixture;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Full, RowCovariance};
 use faer::Mat;
 use serde::{Deserialize, Serialize};
@@ -165,7 +165,7 @@ impl EmpiricalConfig {
             (None, Some(folder)) => read_images(&base.join(folder), shape, self.resize)?,
             _ => return Err(Error::config("empirical", "give either file or folder")),
         };
-        daps_core::real::check_rows("points of a prior", &points, shape)?;
+        daps_core::tensors::check_rows("points of a prior", &points, shape)?;
         let log_weights = log_weights(self.weights.as_deref(), points.dims()[0])?;
         Ok(Empirical::weighted(&points, log_weights)?)
     }

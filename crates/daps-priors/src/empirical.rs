@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor};
 use daps_core::linalg::times;
-use daps_core::real::{check_finite, check_rows, from_f64, to_f64};
+use daps_core::tensors::{check_finite, check_rows, from_f64, to_f64};
 use daps_core::{
     Address, Approx, Cotangent, Covariance, CovarianceKind, Denoiser, DenoiserCovariance,
     DifferentiableDenoiser, Error, ExactConditional, Full, Likelihood, Noise, Result, RowCovariance, Sigma,

@@ -26,7 +26,7 @@ fn read(
     let array = daps_files::read_array(path, name.map_or(Choice::Only, Choice::Named))
         .and_then(|array| meaning(&array))
         .map_err(|e| Error::file(path, e))?;
-    daps_core::real::check_finite(&path.display().to_string(), &array)?;
+    daps_core::tensors::check_finite(&path.display().to_string(), &array)?;
     Ok(array)
 }
 

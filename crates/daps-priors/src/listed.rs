@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use daps_core::mixture::{choose, log_sum_exp};
-use daps_core::real::{batched, with_slice};
+use daps_core::tensors::{batched, with_slice};
 use daps_core::{
     Address, Approx, Categorical, Corruption, Enumerable, Error, Likelihood, Noise, Result, open01,
 };

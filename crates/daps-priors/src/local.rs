@@ -5,7 +5,7 @@
 //! at this σ. It depends on D and σ alone, so any denoiser can have one, at any size of image.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_rows, map_rows, to_f64};
+use daps_core::tensors::{check_rows, map_rows, to_f64};
 use daps_core::{Cosines, Error, LocalFactor, Result, SpreadTable};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use candle_core::{DType, Tensor};
 use daps_core::mixture::Mixture;
-use daps_core::real::{check_rows, to_f64};
+use daps_core::tensors::{check_rows, to_f64};
 use daps_core::{
     Address, Cotangent, Denoiser, DenoiserCovariance, DifferentiableDenoiser, Error, ExactConditional,
     Likelihood, Noise, Result, Sigma,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use daps_core::linalg::times;
 use daps_core::mixture::Mixture;
-use daps_core::real::{batched, from_f64, to_f64};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use daps_core::{
     Approx, Covariance, CovarianceKind, Denoiser, DenoiserCovariance, ExactConditional, Full, Result,
     RowCovariance, Sigma,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{check_rows, combine, squared_distance, to_f64};
+use daps_core::tensors::{check_rows, combine, squared_distance, to_f64};
 use daps_core::{Address, Bands, Cosines, Denoiser, Error, Noise, Purpose, Result, Sigma, SpreadTable};
 
 /// Rows that go through the denoiser at once.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{assert_close, denoised, jacobian, normals, priors, tensor, values};
-use daps_core::real::{batched, to_f64};
+use daps_core::tensors::{batched, to_f64};
 use daps_core::{CovarianceKind, Sigma};
 use daps_priors::{Analytic, Empirical, GaussianMixture};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{combine, to_f64};
+use daps_core::tensors::{combine, to_f64};
 use daps_core::{Address, Denoiser, DifferentiableDenoiser, Full, Noise, Purpose, RowCovariance, Sigma};
 use daps_priors::checkpoint::{self, WeightType};
 use daps_priors::training::{Dataset, Export, Images, TrainConfig, Trainer, measure_spread, spread_levels};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use daps::core::candle::{DType, Device, Tensor};
-use daps::core::real::to_f64;
+use daps::core::tensors::to_f64;
 use daps::core::{
     Address, Gaussian, Likelihood, Model, Noise, NoiseModel, Poisson, Problem, Purpose, Row, Space,
 };

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use daps::core::candle::{DType, Device, Tensor};
-use daps::core::real::{check_rows, to_f64};
+use daps::core::tensors::{check_rows, to_f64};
 use daps::core::{
     Address, Error, Gaussian, Linear, Method, Model, Noise, Operator, Problem, Purpose, Result,
 };

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{combine, squared_distance};
+use daps_core::tensors::{combine, squared_distance};
 use daps_core::{Address, Discrepancy, Noise, Purpose, Row, Sigma, Statistic};
 
 use crate::Result;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
-use daps_core::real::batched;
+use daps_core::tensors::batched;
 use daps_methods::MethodConfig;
 use image::RgbImage;
 use image::imageops::FilterType;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::{batched, from_f64};
+use daps_core::tensors::{batched, from_f64};
 use daps_core::{Corruption, Gaussian, Mismatch, NoiseModel, Operator, Problem, Rate, RowCovariance, Space};
 use daps_methods::Facts;
 use daps_methods::registry::METHODS;

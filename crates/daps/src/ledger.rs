@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use candle_core::{DType, Tensor};
-use daps_core::real::{batched, to_f64};
+use daps_core::tensors::{batched, to_f64};
 use daps_core::{Cost, Event, Likelihood, Row, Samples, State};
 use image::imageops::FilterType;
 use rayon::prelude::*;

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
-use daps_core::real::batched;
+use daps_core::tensors::batched;
 use daps_files::{Choice, Picture, is_array, on_white};
 use image::DynamicImage;
 use image::imageops::FilterType;
@@ -72,7 +72,7 @@ pub fn as_they_are(path: &Path, tensor: Choice) -> Result<(Batch, usize)> {
         }
         let array = daps_files::read_array(path, tensor).map_err(refuse)?;
         let values = daps_files::as_pictures(&array).map_err(refuse)?;
-        daps_core::real::check_finite(&path.display().to_string(), &values)?;
+        daps_core::tensors::check_finite(&path.display().to_string(), &values)?;
         let unnamed = |values: Tensor| Batch { values, names: vec![], notes: vec![] };
         // Samples of a run: chains may leave the range of pictures.
         if let [_, chains, _, _, _] = *values.dims() {
@@ -102,7 +102,7 @@ fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result
         true => daps_files::as_pictures(&found).map_err(refuse)?,
         false => found.to_dtype(DType::F64)?,
     };
-    daps_core::real::check_finite(&path.display().to_string(), &values)?;
+    daps_core::tensors::check_finite(&path.display().to_string(), &values)?;
     if pictures && found.dtype() == DType::U8 {
         notes.push(format!("{}: bytes; 0 to 255 stand for -1 to 1", path.display()));
     } else if pictures

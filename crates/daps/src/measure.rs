@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::Tensor;
-use daps_core::real::{batched, check_finite};
+use daps_core::tensors::{batched, check_finite};
 use daps_core::{Address, Noise, NoiseModel, Operator, Purpose, Row, Space};
 use daps_priors::Analytic;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Discrepancy, Statistic};
 use daps_metrics::calibration::{Coverage, rank};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use candle_core::{DType, Tensor};
 use daps_core::Statistic;
-use daps_core::real::{batched, from_f64, to_f64};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use image::RgbImage;
 
 use crate::outcome::Outcome;

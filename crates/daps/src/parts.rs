@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use daps_core::real::{check_finite, check_rows};
+use daps_core::tensors::{check_finite, check_rows};
 use daps_core::{Method, Model, Problem};
 use daps_methods::{Daps, DiscreteDaps, Preset};
 use daps_priors::Analytic;
@@ -164,7 +164,7 @@ impl Parts {
             None => None,
             Some(truth) => {
                 if check_rows("truth", &truth, space.shape())? != n {
-                    let expected = daps_core::real::batched(n, space.shape());
+                    let expected = daps_core::tensors::batched(n, space.shape());
                     return Err(daps_core::Error::shape("truth", &expected, truth.dims()).into());
                 }
                 check_finite("truth", &truth)?;

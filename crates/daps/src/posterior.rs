@@ -1,7 +1,7 @@
 //! The samples of a run in memory.
 
 use candle_core::{DType, Tensor};
-use daps_core::real::{batched, from_f64};
+use daps_core::tensors::{batched, from_f64};
 
 use crate::outcome::Outcome;
 use crate::run::Run;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::{DType, Tensor};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Kind, Space};
 use daps_files::Choice;
 use daps_metrics::fid::frechet_distance;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use candle_core::Tensor;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Cost, State};
 use serde::{Deserialize, Serialize};
 

@@ -283,7 +283,7 @@ mod tests {
 
     use candle_core::Device;
     use daps_core::Model;
-    use daps_core::real::to_f64;
+    use daps_core::tensors::to_f64;
 
     use super::*;
     use crate::files;

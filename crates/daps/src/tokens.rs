@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::Operator;
-use daps_core::real::{from_f64, to_f64, with_slice};
+use daps_core::tensors::{from_f64, to_f64, with_slice};
 use daps_priors::network::quantise;
 
 use crate::{Error, Result};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use daps::core::candle::{Device, Tensor};
-use daps::core::real::to_f64;
+use daps::core::tensors::to_f64;
 use daps::load::{Batch, Meaning, batch};
 use image::{DynamicImage, ImageBuffer, Luma, LumaA, Rgb, Rgba};
 

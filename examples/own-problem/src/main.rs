@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use daps::core::candle::{DType, Device, Tensor};
-use daps::core::real::{check_rows, from_f64, to_f64};
+use daps::core::tensors::{check_rows, from_f64, to_f64};
 use daps::core::{
     Address, Covariance, CovarianceKind, Denoiser, DenoiserCovariance, Differentiable, Discrepancy,
     Likelihood, Noise, Operator, Problem, Purpose, Result, Sigma, Smooth,

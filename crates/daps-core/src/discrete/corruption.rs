@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::real::{batched, pick, with_slice};
+use crate::tensors::{batched, pick, with_slice};
 use crate::{Address, Error, Noise, Result, open01};
 
 /// What a token turns into.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 
 use super::map_tokens;
-use crate::real::{batched, check_rows, with_slice};
+use crate::tensors::{batched, check_rows, with_slice};
 use crate::{
     Address, Discrepancy, Error, Likelihood, Local, LocalLikelihood, Noise, Operator, Result, Statistic,
     open01,

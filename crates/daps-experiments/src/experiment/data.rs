@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use daps::{Error, Result, Truths, bundled, files, load};
-use daps_core::real::{batched, to_f64};
+use daps_core::tensors::{batched, to_f64};
 use daps_priors::training::{DataConfig, Dataset};
 
 use super::config::Source;

@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use daps::progress::Progress;
 use daps::quality::of_images;
 use daps::{Ledger, Outcome, Result, Run};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Event, Samples};
 use daps_methods::MethodConfig;
 

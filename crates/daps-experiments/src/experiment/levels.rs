@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use daps::quality::of_samples;
 use daps::{Result, Run};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Event, Likelihood, Step};
 
 use super::Experiment;

@@ -6,7 +6,7 @@ use candle_core::DType;
 use daps::canvas::{self, Canvas};
 use daps::picture::{self, is_image};
 use daps::{Error, Outcome, Result, Run, files};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use image::RgbImage;
 use image::imageops::FilterType;
 

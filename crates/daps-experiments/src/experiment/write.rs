@@ -192,7 +192,7 @@ fn distances(
                 values.extend(load::decode(&file, &bytes, shape, false)?.0);
             }
             let images =
-                Tensor::from_vec(values, daps_core::real::batched(cells.len(), shape), &Device::Cpu)?;
+                Tensor::from_vec(values, daps_core::tensors::batched(cells.len(), shape), &Device::Cpu)?;
             let value = frechet_distance(&features(&images)?, &truth, dim)?;
             known.insert(digest.clone(), value);
             let text = serde_json::to_string(&known).map_err(|e| Error::content(&path, e))?;
@@ -242,7 +242,7 @@ mod tests {
         let calls = Counter::new(0);
         let colour = |x: &Tensor| -> Result<Vec<f64>> {
             calls.set(calls.get() + 1);
-            Ok(daps_core::real::to_f64(&x.mean((2, 3))?)?)
+            Ok(daps_core::tensors::to_f64(&x.mean((2, 3))?)?)
         };
         let of = |cells: &[Cell]| distances(&experiment, cells, &out, &colour, 3, &mut ()).unwrap();
         let found = of(&cells);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 use daps::Result;
 use daps::progress::Progress;
-use daps_core::real::batched;
+use daps_core::tensors::batched;
 use daps_core::{
     Corruption, Method, Mismatch, Noise, Operator, Problem, Rate, ReverseChain, ScheduleRule, TokenEstimate,
 };

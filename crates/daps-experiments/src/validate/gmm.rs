@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use daps::progress::Progress;
 use daps::{Error, Result};
 use daps_core::mixture::Mixture;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{
     Address, Center, CovarianceKind, Denoiser, Error as CoreError, Estimate, Gaussian, Likelihood, Method,
     Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Problem, Purpose, RHO, Row, RowCovariance, ScheduleRule, Spread,

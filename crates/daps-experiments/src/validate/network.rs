@@ -13,7 +13,7 @@ use daps::plot::{self, Line};
 use daps::prior::PriorConfig;
 use daps::progress::Progress;
 use daps::{Error, Result, Run, RunConfig, TaskConfig, Truths, prior};
-use daps_core::real::{batched, from_f64, to_f64};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use daps_core::{Address, Cosines, Model, Noise, Purpose};
 use daps_methods::MethodConfig;
 use daps_priors::training::draw_rows;

@@ -12,7 +12,7 @@ use daps::plot::{Line, Panel};
 use daps::progress::Progress;
 use daps::{Error, Result};
 use daps_core::mixture::Mixture;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{
     Address, Center, Estimate, Event, Gaussian, Method, Noise, Ode, OdeEnd, OdeOrder, OdeSteps, Problem,
     Purpose, RHO, RowCovariance, ScheduleRule, Spread,

@@ -3,7 +3,7 @@
 //! The velocity is drawn once per level and there is no accept step; μ = 0 is Langevin. The paper writes μ = 1 - γη.
 
 use daps_core::candle::Tensor;
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{Address, ChainInfo, Conditional, Cost, Kernel, Need, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! Unadjusted Langevin dynamics: x ← x + η ∇log p + √(2η) ε, N steps from the estimate.
 
 use daps_core::candle::Tensor;
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{Address, Approx, ChainInfo, Conditional, Cost, Kernel, Need, Noise, Purpose, Result, Step};
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +63,9 @@ impl Kernel for Langevin {
                 target.approx
             {
                 let rows = c.len().max(eta.len());
-                let pull: Vec<f64> =
-                    (0..rows).map(|i| daps_core::real::pick(&eta, i) / daps_core::real::pick(c, i)).collect();
+                let pull: Vec<f64> = (0..rows)
+                    .map(|i| daps_core::tensors::pick(&eta, i) / daps_core::tensors::pick(c, i))
+                    .collect();
                 let keep: Vec<f64> = pull.iter().map(|p| 1.0 - p).collect();
                 combine(&[(&keep, &x), (&pull, mean), (&eta, &data), (&spread, &z)])?
             } else {

@@ -5,7 +5,7 @@
 //! warm-up and then frozen, so that the draws after it come from a proper Markov chain.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, dot_rows, pick};
+use daps_core::tensors::{combine, dot_rows, pick};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cost, Covariance, Kernel, Need, Noise, Purpose, Result, Step,
 };

@@ -9,7 +9,7 @@
 //! frozen. No gradient is used.
 
 use daps_core::candle::{Device, Tensor};
-use daps_core::real::{Real, pick, with_slice};
+use daps_core::tensors::{Real, pick, with_slice};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cost, Kernel, Likelihood, Need, Noise, Purpose, Result, Step,
     with_real,

@@ -12,7 +12,7 @@ mod underdamped;
 
 use std::sync::Arc;
 
-use daps_core::real::{Real, finite_rows, with_slice};
+use daps_core::tensors::{Real, finite_rows, with_slice};
 use daps_core::{Error, Kernel, Likelihood, Need, Result, Smooth, candle::Tensor, with_real};
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,7 @@
 //! conditional mean. Same law as the loop, no loop: it proves parity with DAPS and removes its operator cost.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{BLOCK, Real, combine, pick, with_slice};
+use daps_core::tensors::{BLOCK, Real, combine, pick, with_slice};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Kernel, Need, Noise, Purpose, Result,
     Step, with_real,

@@ -1,6 +1,6 @@
 //! Step sizes: the decay rules of the presets, and steps bounded by the target's curvature.
 
-use daps_core::real::pick;
+use daps_core::tensors::pick;
 use daps_core::{Approx, Likelihood, Result, Step};
 use serde::{Deserialize, Serialize};
 

@@ -15,7 +15,7 @@
 //! over a step tells: where it is too large for a stable step, the row goes on with the larger L that it shows.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, batched, combine, from_f64, pick, to_f64};
+use daps_core::tensors::{Real, batched, combine, from_f64, pick, to_f64};
 use daps_core::{
     Address, Approx, ChainInfo, Conditional, Cost, Covariance, Error, Frequency, Kernel, Need, Noise,
     Purpose, Result, Step, with_real,

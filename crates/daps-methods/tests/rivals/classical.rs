@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{Gaussian, Method, Noise, Operator, Problem, RowCovariance};
 use daps_methods::{Harmonic, Hio, PseudoInverse, Tv, Wiener};
 use daps_operators::{Blur, BlurKernel, Border, Dense, Inpainting, PhaseRetrieval};

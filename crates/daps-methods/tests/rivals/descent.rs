@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Gaussian, Method, Noise, Ode, Operator, Problem, Purpose, RowCovariance, ScheduleRule,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use daps_core::candle::DType;
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Denoiser, Gaussian, Method, Noise, Operator, Problem, RowCovariance, Schedule, ScheduleRule,
 };

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Event, Gaussian, Method, Noise, Operator, Problem, Purpose, RowCovariance, ScheduleRule,
 };

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Error, Operator, Result};
 use daps_files::is_picture;
 use serde::{Deserialize, Serialize};

@@ -75,7 +75,7 @@ mod tests {
     fn maps_have_unit_energy_at_every_pixel() {
         let maps = coil_maps(5, 6, 8, 1).unwrap();
         let energy = maps.sqr().unwrap().sum((1, 2)).unwrap();
-        for v in daps_core::real::to_f64(&energy).unwrap() {
+        for v in daps_core::tensors::to_f64(&energy).unwrap() {
             assert!((v - 1.0).abs() < 1e-12);
         }
     }
@@ -84,7 +84,7 @@ mod tests {
     fn masks_have_the_lines_they_promise() {
         for (acceleration, lines) in [(4.0, 16), (8.0, 8), (1.0, 64)] {
             let mask = line_mask(64, acceleration, 0.08, 3).unwrap();
-            let mask = daps_core::real::to_f64(&mask).unwrap();
+            let mask = daps_core::tensors::to_f64(&mask).unwrap();
             assert_eq!(mask.iter().sum::<f64>() as usize, lines);
             assert!((30..35).all(|k| mask[k] == 1.0), "autocalibration lines");
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use daps_core::real::{check_rows, combine};
+use daps_core::tensors::{check_rows, combine};
 use daps_core::{
     Cosines, Cotangent, Denoiser, DifferentiableDenoiser, LocalDenoiser, LocalFactor, Sigma, Space,
     SpreadTable,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use daps_core::real::{check_rows, pick, with_slice};
+use daps_core::tensors::{check_rows, pick, with_slice};
 use daps_core::{Categorical, Corruption};
 use daps_nn::FeatureMap;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use candle_core::{Device, Tensor};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use serde::Serialize;
 
 /// Steps over which the loss is averaged. A point of the curve is kept each time that so many steps are done.

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
-use daps_core::real::BLOCK;
+use daps_core::tensors::BLOCK;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use daps_core::real::combine;
+use daps_core::tensors::combine;
 use daps_core::{Address, Cosines, Denoiser, Noise, Purpose, Row, Sigma, SpreadTable, open01};
 use rayon::prelude::*;
 

@@ -5,7 +5,7 @@
 
 use candle_core::backprop::GradStore;
 use daps_core::Sigma;
-use daps_core::real::{combine, squared_distance};
+use daps_core::tensors::{combine, squared_distance};
 
 use super::batch::Batch;
 use crate::Result;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Tensor, Var};
-use daps_core::real::with_slice;
+use daps_core::tensors::with_slice;
 use rayon::prelude::*;
 
 use super::config::{EmaConfig, OptimizerConfig};

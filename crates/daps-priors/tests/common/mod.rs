@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::mixture::Mixture;
-use daps_core::real::{batched, map_rows, to_f64};
+use daps_core::tensors::{batched, map_rows, to_f64};
 use daps_core::{Address, Full, Linear, Noise, Operator, Purpose, Result, RowCovariance, Sigma};
 use daps_priors::{Analytic, Empirical, GaussianMixture};
 use faer::Mat;

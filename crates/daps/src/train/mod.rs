@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use daps_core::Denoiser;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_priors::training::{
     DENOISING_LEVELS, Dataset, Goal, TrainConfig, Trainer, Watch, draw_rows, measure_spread, psnr,
 };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use candle_core::Tensor;
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Address, Categorical, Noise, Purpose, ReverseChain};
 use daps_priors::network::quantise;
 

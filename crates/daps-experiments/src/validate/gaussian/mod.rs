@@ -9,7 +9,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor};
 use daps::progress::Progress;
 use daps::{Error, Result};
-use daps_core::real::{from_f64, to_f64};
+use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
     Address, Approx, Center, Conditional, Covariance, CovarianceKind, Estimate, Gaussian, Method, Noise,
     Problem, Purpose, RHO, Row, RowCovariance, Schedule, ScheduleRule, Spread, Step,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use daps::progress::Progress;
 use daps::{Error, Result};
-use daps_core::real::to_f64;
+use daps_core::tensors::to_f64;
 use daps_core::{Method, Noise, Problem};
 use daps_methods::registry::METHODS;
 use daps_methods::{Facts, MethodConfig};

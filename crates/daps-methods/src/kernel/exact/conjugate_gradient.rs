@@ -5,7 +5,7 @@
 //! measurements than unknowns and no preconditioner. Rows stop one by one: none depends on its neighbours.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{combine, combine_dot, dot_rows, pick, scale_each};
+use daps_core::tensors::{combine, combine_dot, dot_rows, pick, scale_each};
 use daps_core::{
     Address, ChainInfo, Cost, Covariance, Error, Gaussian, Linear, Noise, Purpose, Result, Step, update,
     update_dot,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use daps_core::candle::{DType, Tensor};
 use daps_core::mixture::{LinearMeasurement, Mixture};
-use daps_core::real::{batched, from_f64, to_f64};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use daps_core::{
     Address, ChainInfo, Covariance, Error, Gaussian, Noise, Purpose, Result, Step, linear_measurement,
 };

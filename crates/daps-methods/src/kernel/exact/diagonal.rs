@@ -1,7 +1,7 @@
 //! Exact draw for a diagonal operator (masks): every value on its own.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{BLOCK, Real, pick, with_slice};
+use daps_core::tensors::{BLOCK, Real, pick, with_slice};
 use daps_core::{
     Address, Beta, ChainInfo, Covariance, Error, Gaussian, Noise, Purpose, Result, Step, with_real,
 };

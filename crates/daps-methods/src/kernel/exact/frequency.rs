@@ -7,7 +7,7 @@
 //! 32x32 in 64x64 that made 13 iterations of 128. A local factor enters the diagonal by its mean square.
 
 use daps_core::candle::{DType, Tensor};
-use daps_core::real::{batched, combine, combine_dot, from_f64, scale_each};
+use daps_core::tensors::{batched, combine, combine_dot, from_f64, scale_each};
 use daps_core::{Address, ChainInfo, Cost, Frequency, Gaussian, Linear, Noise, Purpose, Result, Step};
 
 use super::Exact;

@@ -12,7 +12,7 @@ mod weighted;
 pub(crate) use groups::check_groups;
 
 use daps_core::candle::Tensor;
-use daps_core::real::batched;
+use daps_core::tensors::batched;
 use daps_core::{
     Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Need, Noise, Result, Step,
 };

@@ -6,7 +6,7 @@
 
 use daps_core::candle::Tensor;
 use daps_core::mixture::choose;
-use daps_core::real::{BLOCK, Real, pick, to_f64, with_slice};
+use daps_core::tensors::{BLOCK, Real, pick, to_f64, with_slice};
 use daps_core::{
     Address, Beta, ChainInfo, Covariance, Error, Gaussian, Noise, Piece, Purpose, Result, Step, fill_normal,
     open01, with_real,

@@ -4,7 +4,7 @@
 //! it a draw of the conditional; directions outside the modes keep x'. One Vᵀ, one Uᵀ, one V.
 
 use daps_core::candle::Tensor;
-use daps_core::real::{Real, combine, pick, with_slice};
+use daps_core::tensors::{Real, combine, pick, with_slice};
 use daps_core::{Address, ChainInfo, Noise, Purpose, Result, Spectral, Step, with_real};
 use rayon::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use daps_core::candle::Tensor;
 use daps_core::mixture::choose;
-use daps_core::real::{batched, from_f64, to_f64};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use daps_core::{Address, ChainInfo, Error, Likelihood, Noise, Purpose, Result, Step};
 
 pub(super) fn draw(

@@ -184,7 +184,7 @@ fn npy(source: &Path, bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Imag
         return Ok((Images::bytes(shape, flat.to_vec1().map_err(daps_core::Error::from)?), adapted));
     }
     let flat = flat.to_dtype(DType::F32).map_err(daps_core::Error::from)?;
-    daps_core::real::check_finite(&source.display().to_string(), &flat)?;
+    daps_core::tensors::check_finite(&source.display().to_string(), &flat)?;
     let floats = flat.to_vec1().map_err(daps_core::Error::from)?;
     adapted.add_values(&floats);
     Ok((Images::floats(shape, floats), adapted))
