@@ -1,11 +1,9 @@
 //! The official network, number by number: raw output, D(x, σ) and its vector-Jacobian product, from both formats.
 
-mod common;
-
 use std::collections::HashMap;
 
+use crate::common::golden::{TOLERANCE, adm_tiny, compare, difference, golden};
 use candle_core::{DType, Device, Tensor, Var};
-use common::golden::{TOLERANCE, adm_tiny, compare, difference, golden};
 use daps_core::{Denoiser, DifferentiableDenoiser, Sigma};
 use daps_nn::FeatureMap;
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior, Preconditioning};

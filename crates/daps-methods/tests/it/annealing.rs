@@ -22,7 +22,7 @@ use daps_priors::GaussianMixture;
 
 #[test]
 fn official_schedules_and_ode_grids() {
-    let text = include_str!("../../../tests/golden/schedules.json");
+    let text = include_str!("../../../../tests/golden/schedules.json");
     let golden: HashMap<String, Vec<f64>> = serde_json::from_str(text).unwrap();
     let close = |a: &[f64], b: &[f64]| {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs().max(1e-3))

@@ -11,7 +11,7 @@ use daps_methods::{Dcdp, RedDiff};
 use daps_operators::{Border, Inpainting, NonlinearBlur, motion_kernel};
 use daps_priors::GaussianMixture;
 
-use crate::law::{CHAINS, Law, MEAN, SINGULAR, STD, Y, agrees, denoiser, draw, levels};
+use super::law::{CHAINS, Law, MEAN, SINGULAR, STD, Y, agrees, denoiser, draw, levels};
 
 /// Where the bound of a nonlinear operator is far above any picture's own, the steps are as long as the picture allows.
 #[test]

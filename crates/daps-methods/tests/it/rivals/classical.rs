@@ -9,7 +9,7 @@ use daps_methods::{Harmonic, Hio, PseudoInverse, Tv, Wiener};
 use daps_operators::{Blur, BlurKernel, Border, Dense, Inpainting, PhaseRetrieval};
 use daps_priors::GaussianMixture;
 
-use crate::law::{BETA, SINGULAR, Y, draw};
+use super::law::{BETA, SINGULAR, Y, draw};
 
 #[test]
 fn wiener_is_the_posterior_mean_and_the_pseudo_inverse_inverts_what_it_keeps() {

@@ -1,10 +1,8 @@
 //! Exact posteriors against brute-force Bayes, and draws and spreads against closed forms.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{AT, Dense, Square, assert_close, mixture, normals, priors, random_full, tensor, values};
+use crate::common::{AT, Dense, Square, assert_close, mixture, normals, priors, random_full, tensor, values};
 use daps_core::candle::Tensor;
 use daps_core::linear_measurement;
 use daps_core::{Beta, Cosines, Covariance, Denoiser, Frequency, Gaussian, Likelihood, Noise, RowCovariance};

@@ -1,8 +1,6 @@
 //! Denoisers of closed-form priors against numerical integration, Tweedie's identity and finite differences.
 
-mod common;
-
-use common::{assert_close, denoised, jacobian, normals, priors, tensor, values};
+use crate::common::{assert_close, denoised, jacobian, normals, priors, tensor, values};
 use daps_core::tensors::{batched, to_f64};
 use daps_core::{CovarianceKind, Sigma};
 use daps_priors::{Analytic, Empirical, GaussianMixture};
@@ -24,7 +22,7 @@ fn integrated(log_prior: &dyn Fn(&[f64]) -> f64, x: &[f64], sigma: f64, steps: u
 
 /// Priors with a density, over samples of a shape.
 fn smooth_priors(shape: &[usize]) -> Vec<(&'static str, GaussianMixture)> {
-    use common::{mixture, random_full};
+    use crate::common::{mixture, random_full};
     use daps_core::RowCovariance::{Diagonal, Scalar};
     let d: usize = shape.iter().product();
     let ramp = |a: f64| Diagonal((0..d).map(|i| a * (1.0 + i as f64)).collect());
@@ -210,9 +208,12 @@ fn forms_of_one_covariance_agree() {
     let d = 5;
     let forms = |c: daps_core::RowCovariance| {
         let dense = Full(c.dense(d).unwrap());
-        [common::mixture(&[d], &[0.3, 0.7], 4, vec![c]), common::mixture(&[d], &[0.3, 0.7], 4, vec![dense])]
+        [
+            crate::common::mixture(&[d], &[0.3, 0.7], 4, vec![c]),
+            crate::common::mixture(&[d], &[0.3, 0.7], 4, vec![dense]),
+        ]
     };
-    let scalar_as_diagonal = common::mixture(&[d], &[0.3, 0.7], 4, vec![Diagonal(vec![0.4; d])]);
+    let scalar_as_diagonal = crate::common::mixture(&[d], &[0.3, 0.7], 4, vec![Diagonal(vec![0.4; d])]);
     let [diagonal, full] = forms(Diagonal((0..d).map(|i| 0.1 + 0.2 * i as f64).collect()));
     let [scalar, scalar_full] = forms(Scalar(0.4));
     for (a, b) in [(&diagonal, &full), (&scalar, &scalar_full), (&scalar, &scalar_as_diagonal)] {

@@ -1,12 +1,10 @@
 //! Checkpoints: both formats, conversions, and every kind of damage or malice, each refused with one sentence.
 
-mod common;
-
 use std::io::{Cursor, Write};
 use std::path::Path;
 
+use crate::common::golden::{adm_tiny, golden};
 use candle_core::{DType, Tensor};
-use common::golden::{adm_tiny, golden};
 use daps_priors::checkpoint::{self, WeightType, convert, inspect, pickle, read, read_archive, read_numpy};
 use daps_priors::network::{AdmConfig, Architecture, NetworkPrior};
 use daps_priors::{Error, NetworkConfig};

@@ -1,8 +1,6 @@
 //! p(x0 | x_t) of closed-form priors: covariances against finite differences, and draws against both.
 
-mod common;
-
-use common::{assert_close, jacobian, mixture, normals, priors, values};
+use crate::common::{assert_close, jacobian, mixture, normals, priors, values};
 use daps_core::candle::Tensor;
 use daps_core::mixture::choose;
 use daps_core::{Approx, Covariance, CovarianceKind, Noise, RowCovariance, Sigma, open01};
@@ -46,7 +44,7 @@ fn covariances_are_sigma_squared_times_the_jacobian() {
 /// Draws of p(x0 | x_t) by the conditional that the prior gives.
 fn draws(approx: &Approx, n: usize) -> Vec<f64> {
     let noise = Noise::chains(17, n);
-    let rng = |i| noise.stream(i, common::AT);
+    let rng = |i| noise.stream(i, crate::common::AT);
     match approx {
         Approx::Mixture { rows, .. } => (0..n).flat_map(|i| rows[0].sample(&mut rng(i))).collect(),
         Approx::Gaussian { mean, covariance, .. } => {
@@ -86,7 +84,7 @@ fn draws_of_the_conditional_have_its_moments() {
 fn covariances_are_those_of_rejection_sampling() {
     let prior = mixture(&[1], &[0.6, 0.4], 2, vec![RowCovariance::Scalar(0.3), RowCovariance::Scalar(0.1)]);
     let (n, sigma, at, width) = (400_000, 0.8, 0.2, 0.02);
-    let x0 = values(&prior.draw(&Noise::chains(3, n), common::AT).unwrap());
+    let x0 = values(&prior.draw(&Noise::chains(3, n), crate::common::AT).unwrap());
     let noise = values(&normals(4, n, &[1]));
     let kept: Vec<f64> = x0
         .iter()
@@ -94,7 +92,7 @@ fn covariances_are_those_of_rejection_sampling() {
         .filter(|(x, z)| (**x + sigma * **z - at).abs() < width)
         .map(|(x, _)| *x)
         .collect();
-    let x = common::tensor(vec![at], &[1, 1]);
+    let x = crate::common::tensor(vec![at], &[1, 1]);
     let mean = values(&daps_core::Denoiser::denoise(&prior, &x, &Sigma::Same(sigma)).unwrap());
     let c = matrix(&covariance(&prior, &x, sigma, CovarianceKind::Full), 1);
     let moments = Moments::new(&kept, 1).unwrap();
@@ -108,7 +106,7 @@ fn scalar_mixtures_give_low_rank() {
     let (k, d) = (25, 60);
     let prior = mixture(&[d], &vec![1.0; k], 6, vec![RowCovariance::Scalar(1.0)]);
     for (sigma, most) in [(50.0, k), (0.05, k / 2)] {
-        let x = prior.draw(&Noise::chains(5, 4), common::AT).unwrap();
+        let x = prior.draw(&Noise::chains(5, 4), crate::common::AT).unwrap();
         let Covariance::Dense(rows) = covariance(&prior, &x, sigma, CovarianceKind::Full) else { panic!() };
         for row in rows {
             let RowCovariance::LowRank { factor, .. } = row else { panic!("{row:?}") };

@@ -1,6 +1,5 @@
 //! Tokens against enumeration: chains, kernels, the loop and its rivals on binary images so small that every law is a table.
 
-#[path = "discrete/tables.rs"]
 mod tables;
 
 use std::sync::Arc;

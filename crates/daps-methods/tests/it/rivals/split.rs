@@ -3,7 +3,7 @@
 use daps_core::Method;
 use daps_methods::{Dpnp, PnpDm, Reverse};
 
-use crate::law::{BETA, CHAINS, Law, MEAN, SINGULAR, STD, Y, agrees, denoiser, draw, measured};
+use super::law::{BETA, CHAINS, Law, MEAN, SINGULAR, STD, Y, agrees, denoiser, draw, measured};
 
 /// Their claim is the posterior as the coupling vanishes: the recursion is exact at any coupling, and a long chain at a fixed
 /// one reaches the coupled target's own posterior.

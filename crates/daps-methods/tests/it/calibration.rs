@@ -289,7 +289,8 @@ fn a_local_factor_lifts_diversity_where_some_places_are_quiet_and_others_busy() 
     let (images, chains) = (40, 6);
     let of = |row: usize| (row / chains) as u64;
     let truth = Blocks::draw(&Noise::chains(21, images));
-    let mask: Vec<u8> = (0..SIDE * SIDE).map(|k| u8::from(k / SIDE % 2 == 0 && k % 2 == 0)).collect();
+    let first = |k: usize| pixels(k / SIDE / 2 * (SIDE / 2) + k % SIDE / 2)[0] == k;
+    let mask: Vec<u8> = (0..SIDE * SIDE).map(|k| u8::from(first(k))).collect();
     let mask = Tensor::from_vec(mask, (1, 1, SIDE, SIDE), &Device::Cpu).unwrap();
     let operator = Arc::new(Inpainting::new(&[1, SIDE, SIDE], &mask).unwrap());
     let shape = [1, SIDE, SIDE];

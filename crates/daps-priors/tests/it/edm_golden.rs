@@ -1,11 +1,9 @@
 //! EDM's U-Nets beside an independent PyTorch implementation, on random weights (`tests/golden/make_edm.py`).
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::golden::compare;
 use candle_core::{Device, Tensor};
-use common::golden::compare;
 use daps_core::Sigma;
 use daps_priors::network::{
     Architecture, DecoderType, DhariwalConfig, EmbeddingType, EncoderType, NetworkConfig, NetworkPrior,

@@ -12,7 +12,7 @@ use daps_methods::{
 };
 use daps_priors::GaussianMixture;
 
-use crate::law::{levels, prior, task};
+use super::law::{levels, prior, task};
 
 /// A prior that counts the rows that it denoises.
 struct Counting {

@@ -2,7 +2,7 @@
 
 use daps_methods::{Ddnm, Ddrm, DiffPir};
 
-use crate::law::{BETA, CHAINS, Law, SINGULAR, agrees, denoiser, draw, levels, measured, schedules};
+use super::law::{BETA, CHAINS, Law, SINGULAR, agrees, denoiser, draw, levels, measured, schedules};
 
 #[test]
 fn ddrm_follows_its_recursion_in_every_kind_of_mode() {

@@ -12,7 +12,7 @@ use daps_methods::FpsSmc;
 use daps_operators::Dense;
 use daps_priors::GaussianMixture;
 
-use crate::law::{BETA, CHAINS, Law, SINGULAR, Y, agrees, denoiser, draw, levels, schedules};
+use super::law::{BETA, CHAINS, Law, SINGULAR, Y, agrees, denoiser, draw, levels, schedules};
 
 /// With one particle nothing is resampled: (x, y's own noise) is a Gaussian pair. With many, the law of x given the noised
 /// measurements is that of a Kalman filter. Both are followed exactly; only right weights give the second.
