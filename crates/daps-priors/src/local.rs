@@ -34,7 +34,7 @@ pub struct LocalHead {
     pub hidden: usize,
     /// The levels that it was trained between; others are taken for the nearest.
     pub sigma: (f64, f64),
-    /// All weights, in the order of [`Layout`].
+    /// All weights: the first layer, the second, the last.
     pub weights: Vec<f32>,
 }
 
