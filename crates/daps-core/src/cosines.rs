@@ -99,12 +99,19 @@ impl Cosines {
 
     /// Cosines along both sides of every plane, colours as they are.
     pub fn waves(&self, x: &Tensor) -> Result<Tensor> {
-        with_real!(x.dtype(), T => self.along_sides::<T>(x, false))
+        let [_, height, width] = self.shape;
+        self.first_waves(x, [height, width])
     }
 
     /// The inverse of [`Self::waves`].
     pub fn waves_back(&self, c: &Tensor) -> Result<Tensor> {
-        with_real!(c.dtype(), T => self.along_sides::<T>(c, true))
+        with_real!(c.dtype(), T => self.along_sides::<T>(c, [c.dims()[2], c.dims()[3]], true))
+    }
+
+    /// The coefficients of the first frequencies along both sides alone, `[rows, channels, …first]`; [`Self::waves_back`] takes them for
+    /// all that there are.
+    pub fn first_waves(&self, x: &Tensor, first: [usize; 2]) -> Result<Tensor> {
+        with_real!(x.dtype(), T => self.along_sides::<T>(x, first, false))
     }
 
     /// The planes of three colours turned into grey and two differences of colour, of pixels or of coefficients; others as they are.
@@ -117,25 +124,30 @@ impl Cosines {
         with_real!(x.dtype(), T => self.turn::<T>(x, true))
     }
 
-    fn along_sides<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
-        check_rows("image", x, &self.shape)?;
-        let [_, height, width] = self.shape;
-        let plane = height * width;
-        let rows = MatRef::from_row_major_slice(T::matrix(&self.height), height, height);
-        let columns = MatRef::from_row_major_slice(T::matrix(&self.width), width, width);
+    /// Between planes and their first `p x q` coefficients.
+    fn along_sides<T: Number>(&self, x: &Tensor, [p, q]: [usize; 2], back: bool) -> Result<Tensor> {
+        let [channels, height, width] = self.shape;
+        let (from, to) = if back { ([p, q], [height, width]) } else { ([height, width], [p, q]) };
+        let batch = check_rows("image", x, &[channels, from[0], from[1]])?;
+        if p > height || q > width {
+            return Err(Error::shape("coefficients", &self.shape, x.dims()));
+        }
+        let rows = MatRef::from_row_major_slice(&T::matrix(&self.height)[..p * height], p, height);
+        let columns = MatRef::from_row_major_slice(&T::matrix(&self.width)[..q * width], q, width);
         let (left, right) = if back { (rows.transpose(), columns) } else { (rows, columns.transpose()) };
-        let mut out = vec![T::default(); x.elem_count()];
+        let (input, output) = (from[0] * from[1], to[0] * to[1]);
+        let mut out = vec![T::default(); batch * channels * output];
         with_slice(x, |x: &[T]| {
-            out.par_chunks_mut(plane).zip(x.par_chunks(plane)).for_each(|(out, x)| {
-                let mut half = vec![T::default(); plane];
-                let mut half = MatMut::from_row_major_slice_mut(&mut half, height, width);
-                let x = MatRef::from_row_major_slice(x, height, width);
-                let out = MatMut::from_row_major_slice_mut(out, height, width);
+            out.par_chunks_mut(output).zip(x.par_chunks(input)).for_each(|(out, x)| {
+                let mut half = vec![T::default(); to[0] * from[1]];
+                let mut half = MatMut::from_row_major_slice_mut(&mut half, to[0], from[1]);
+                let x = MatRef::from_row_major_slice(x, from[0], from[1]);
+                let out = MatMut::from_row_major_slice_mut(out, to[0], to[1]);
                 product(half.as_mut(), left, x);
                 product(out, half.as_ref(), right);
             });
         })?;
-        Ok(Tensor::from_vec(out, x.dims(), &Device::Cpu)?)
+        Ok(Tensor::from_vec(out, &[batch, channels, to[0], to[1]][..], &Device::Cpu)?)
     }
 
     fn turn<T: Number>(&self, x: &Tensor, back: bool) -> Result<Tensor> {
@@ -184,6 +196,24 @@ mod tests {
             }
         }
         assert!(Cosines::new(&[4, 4]).is_err());
+    }
+
+    /// The first coefficients alone are those of the whole transform, and what they stand for is what it gives with zeros for the others.
+    #[test]
+    fn the_first_coefficients_are_a_part_of_the_transform() {
+        let cosines = Cosines::new(&[2, 5, 7]).unwrap();
+        let at = Address::new(0, Purpose::Instance, 0);
+        let x = Noise::chains(1, 3).normal(at, &[2, 5, 7], DType::F64).unwrap();
+        let (all, first) = (cosines.waves(&x).unwrap(), cosines.first_waves(&x, [2, 3]).unwrap());
+        let block = all.narrow(2, 0, 2).unwrap().narrow(3, 0, 3).unwrap();
+        let padded = block.pad_with_zeros(2, 0, 3).unwrap().pad_with_zeros(3, 0, 4).unwrap();
+        let close = |a: &Tensor, b: &Tensor| {
+            assert_eq!(a.dims(), b.dims());
+            assert!(to_f64(a).unwrap().iter().zip(to_f64(b).unwrap()).all(|(a, b)| (a - b).abs() < 1e-12));
+        };
+        close(&first, &block);
+        close(&cosines.waves_back(&first).unwrap(), &cosines.waves_back(&padded).unwrap());
+        assert!(cosines.first_waves(&x, [6, 3]).is_err());
     }
 
     /// A grey ramp of one cosine has one coefficient, at its frequency and in the grey channel.

@@ -11,7 +11,7 @@ use candle_core::{DType, Tensor};
 use faer::Mat;
 
 use crate::linalg::eigen;
-use crate::tensors::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64};
+use crate::tensors::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64, zip_rows};
 use crate::{Cosines, Error, Full, Result, with_real};
 
 /// See the module.
@@ -22,8 +22,9 @@ pub struct Frequency {
     variances: Tensor,
     axes: Option<Arc<Axes>>,
     local: Option<LocalFactor>,
-    /// Which coefficients of a plane the local factor multiplies.
+    /// Which coefficients of a plane the local factor multiplies, and the sides of the block with all the others.
     fine: Arc<Vec<bool>>,
+    coarse: [usize; 2],
 }
 
 /// The axes U of the channels, `[frequency][axis][channel]`: orthonormal at every frequency.
@@ -66,7 +67,7 @@ impl Frequency {
             return Err(Error::invalid("variance of a frequency", "a positive finite number", bad));
         }
         let variances = from_f64(variances, &batched(1, cosines.shape()), DType::F64)?;
-        Ok(Self { cosines, variances, axes: None, local: None, fine: Arc::default() })
+        Ok(Self { cosines, variances, axes: None, local: None, fine: Arc::default(), coarse: [0; 2] })
     }
 
     /// From a covariance of the channels at every frequency, `[frequency][channel][channel]`, in the coordinates of the cosines.
@@ -97,7 +98,13 @@ impl Frequency {
     /// The same with a factor on what is fine.
     pub fn with_local(mut self, local: LocalFactor) -> Result<Self> {
         check_rows("local factor", &local.factor, self.cosines.shape())?;
-        self.fine = Arc::new(self.cosines.frequencies().iter().map(|f| *f >= local.from).collect());
+        let frequencies = self.cosines.frequencies();
+        let [_, height, width] = self.cosines.shape() else { unreachable!("cosines are of images") };
+        // Along an edge of the plane a frequency is that of one side.
+        let down = (0..*height).filter(|i| frequencies[i * width] < local.from).count();
+        let across = frequencies[..*width].iter().filter(|f| **f < local.from).count();
+        self.fine = Arc::new(frequencies.iter().map(|f| *f >= local.from).collect());
+        self.coarse = [down, across];
         self.local = Some(local);
         Ok(self)
     }
@@ -133,20 +140,26 @@ impl Frequency {
     /// The samples that coordinates stand for once the local factor has multiplied what is fine; [`Self::back`] where there is none.
     pub fn spread(&self, c: &Tensor) -> Result<Tensor> {
         let Some(local) = &self.local else { return self.back(c) };
-        let (low, high) = self.split(&self.turn(c, true)?)?;
-        let fine = scale_each(&self.cosines.waves_back(&high)?, &local.factor)?;
-        let whole = combine(&[(&[1.0], &self.cosines.waves_back(&low)?), (&[1.0], &fine)])?;
-        self.cosines.colors_back(&whole)
+        let c = self.turn(c, true)?;
+        let whole = self.cosines.waves_back(&c)?;
+        if self.coarse.contains(&0) {
+            return self.cosines.colors_back(&scale_each(&whole, &local.factor)?);
+        }
+        // a times all of it, and what that is too much of what is coarse.
+        let coarse = self.cosines.waves_back(&self.coarse_of(&c)?)?;
+        let fine = scale_each(&combine(&[(&[1.0], &whole), (&[-1.0], &coarse)])?, &local.factor)?;
+        self.cosines.colors_back(&combine(&[(&[1.0], &coarse), (&[1.0], &fine)])?)
     }
 
     /// The transpose of [`Self::spread`].
     pub fn gather(&self, x: &Tensor) -> Result<Tensor> {
         let Some(local) = &self.local else { return self.forward(x) };
         let x = self.cosines.colors(x)?;
-        let low = self.part(&self.cosines.waves(&x)?, false)?;
         let fine = self.cosines.waves(&scale_each(&x, &local.factor)?)?;
-        let high = self.part(&fine, true)?;
-        self.turn(&combine(&[(&[1.0], &low), (&[1.0], &high)])?, false)
+        if self.coarse.contains(&0) {
+            return self.turn(&fine, false);
+        }
+        self.turn(&self.with_coarse(&fine, &self.cosines.first_waves(&x, self.coarse)?)?, false)
     }
 
     /// L e.
@@ -172,6 +185,35 @@ impl Frequency {
         self.back(&scale_each(&self.forward(v)?, &self.variances.recip()?)?)
     }
 
+    /// About L⁻¹ x: exactly without a local factor. With one, what is fine in x is taken to come from what is fine alone.
+    pub fn about_root_inverse(&self, x: &Tensor) -> Result<Tensor> {
+        let precision = self.variances.sqrt()?.recip()?;
+        let Some(local) = self.local.as_ref().filter(|_| !self.coarse.contains(&0)) else {
+            return scale_each(&self.forward(x)?, &precision);
+        };
+        let x = self.cosines.colors(x)?;
+        let coarse = self.cosines.first_waves(&x, self.coarse)?;
+        let fine =
+            combine(&[(&[1.0], &x), (&[-1.0], &self.cosines.waves_back(&self.only_coarse(&coarse)?)?)])?;
+        let fine = self.cosines.waves(&scale_each(&fine, &local.factor.recip()?)?)?;
+        scale_each(&self.turn(&self.with_coarse(&fine, &coarse)?, false)?, &precision)
+    }
+
+    /// The transpose of [`Self::about_root_inverse`].
+    pub fn about_root_inverse_transposed(&self, c: &Tensor) -> Result<Tensor> {
+        let c = scale_each(c, &self.variances.sqrt()?.recip()?)?;
+        let Some(local) = self.local.as_ref().filter(|_| !self.coarse.contains(&0)) else {
+            return self.back(&c);
+        };
+        let c = self.turn(&c, true)?;
+        let coarse = self.coarse_of(&c)?;
+        let fine = self.with_coarse(&c, &coarse.zeros_like()?)?;
+        let fine = scale_each(&self.cosines.waves_back(&fine)?, &local.factor.recip()?)?;
+        let leaked = self.only_coarse(&self.cosines.first_waves(&fine, self.coarse)?)?;
+        let coarse = self.cosines.waves_back(&combine(&[(&[1.0], &coarse), (&[-1.0], &leaked)])?)?;
+        self.cosines.colors_back(&combine(&[(&[1.0], &fine), (&[1.0], &coarse)])?)
+    }
+
     /// Numbers of every coefficient as those of every coordinate: means over channels with the squares of the axes as weights.
     pub fn along_axes(&self, values: &Tensor) -> Result<Tensor> {
         let Some(axes) = &self.axes else { return Ok(values.clone()) };
@@ -180,25 +222,18 @@ impl Frequency {
         with_real!(values.dtype(), T => squares.turn::<T>(values, false))
     }
 
-    /// The mean square of the local factor along every colour axis, as a factor of every coordinate, `[rows, shape…]` in f64; none
-    /// where there is no factor.
-    pub fn local_gain(&self) -> Result<Option<Tensor>> {
+    /// A number of the squares of the local factor along every colour axis, as a factor of every coordinate, `[rows, shape…]` in f64;
+    /// none where there is no factor. Their mean is what it does to a variance, and their largest bounds what it does to a curvature.
+    pub fn local_gain(&self, of_squares: fn(&[f64]) -> f64) -> Result<Option<Tensor>> {
         let Some(local) = &self.local else { return Ok(None) };
         let (shape, plane) = (self.cosines.shape(), self.fine.len());
-        let gain = map_rows::<f64>(
-            "local factor",
-            &local.factor.to_dtype(DType::F64)?,
-            shape,
-            shape,
-            |_, factor, out| {
-                for (factor, out) in factor.chunks(plane).zip(out.chunks_mut(plane)) {
-                    let mean = factor.iter().map(|a| a * a).sum::<f64>() / plane as f64;
-                    out.iter_mut()
-                        .zip(&*self.fine)
-                        .for_each(|(out, fine)| *out = if *fine { mean } else { 1.0 });
-                }
-            },
-        )?;
+        let squares = local.factor.to_dtype(DType::F64)?.sqr()?;
+        let gain = map_rows::<f64>("local factor", &squares, shape, shape, |_, squares, out| {
+            for (squares, out) in squares.chunks(plane).zip(out.chunks_mut(plane)) {
+                let gain = of_squares(squares);
+                out.iter_mut().zip(&*self.fine).for_each(|(out, fine)| *out = if *fine { gain } else { 1.0 });
+            }
+        })?;
         Ok(Some(self.along_axes(&gain)?))
     }
 
@@ -209,19 +244,48 @@ impl Frequency {
         }
     }
 
-    /// The coefficients that the local factor leaves alone, and those that it multiplies.
-    fn split(&self, c: &Tensor) -> Result<(Tensor, Tensor)> {
-        Ok((self.part(c, false)?, self.part(c, true)?))
+    /// The block of the coefficients that the local factor leaves alone, with zeros for others in it.
+    fn coarse_of(&self, c: &Tensor) -> Result<Tensor> {
+        let (shape, block) = self.planes();
+        with_real!(c.dtype(), T => map_rows::<T>("coefficients", c, &shape, &block, |_, c, out| {
+            self.each_coarse(|at, k| out[k] = c[at]);
+        }))
     }
 
-    fn part(&self, c: &Tensor, fine: bool) -> Result<Tensor> {
-        let shape = self.cosines.shape();
-        with_real!(c.dtype(), T => map_rows::<T>("coefficients", c, shape, shape, |_, c, out| {
-            let kept = self.fine.iter().cycle().map(|f| *f == fine);
-            for ((out, c), kept) in out.iter_mut().zip(c).zip(kept) {
-                *out = if kept { *c } else { T::of(0.0) };
-            }
+    /// A block without what the local factor multiplies.
+    fn only_coarse(&self, block: &Tensor) -> Result<Tensor> {
+        let (_, shape) = self.planes();
+        with_real!(block.dtype(), T => map_rows::<T>("coefficients", block, &shape, &shape, |_, c, out| {
+            self.each_coarse(|_, k| out[k] = c[k]);
         }))
+    }
+
+    /// Coefficients with those that the local factor leaves alone taken from a block.
+    fn with_coarse(&self, c: &Tensor, coarse: &Tensor) -> Result<Tensor> {
+        let (shape, block) = self.planes();
+        with_real!(c.dtype(), T => {
+            zip_rows::<T>("coefficients", (c, &shape), (coarse, &block), &shape, |_, c, coarse, out| {
+                out.copy_from_slice(c);
+                self.each_coarse(|at, k| out[at] = coarse[k]);
+            })
+        })
+    }
+
+    /// The shapes of a row and of its block.
+    fn planes(&self) -> ([usize; 3], [usize; 3]) {
+        let shape = self.cosines.shape();
+        ([shape[0], shape[1], shape[2]], [shape[0], self.coarse[0], self.coarse[1]])
+    }
+
+    /// Where the coefficients that the local factor leaves alone stand in a row and in its block.
+    fn each_coarse(&self, mut f: impl FnMut(usize, usize)) {
+        let ([channels, height, width], [_, down, across]) = self.planes();
+        for k in 0..channels * down * across {
+            let (channel, at) = (k / (down * across), k / across % down * width + k % across);
+            if !self.fine[at] {
+                f(channel * height * width + at, k);
+            }
+        }
     }
 
     /// The full matrix of a row, for oracles and small problems.

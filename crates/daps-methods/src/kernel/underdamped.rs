@@ -68,7 +68,7 @@ const MARGIN: f64 = 1.2;
 struct Modes<'a> {
     frequency: Option<&'a Frequency>,
     variances: Tensor,
-    /// By how much S enlarges a coordinate, squared, where it does.
+    /// By how much S enlarges a coordinate at most, squared, where it does.
     gain: Option<Tensor>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Modes<'a> {
             Covariance::Frequency(c) => Self {
                 frequency: Some(c),
                 variances: c.variances().to_dtype(mean.dtype())?,
-                gain: c.local_gain()?,
+                gain: c.local_gain(|squares| squares.iter().copied().fold(0.0, f64::max))?,
             },
             Covariance::Dense(_) => return Err(lacks("a full covariance")),
         };

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use daps_core::candle::{DType, Device, Tensor};
 use daps_core::tensors::{from_f64, to_f64};
 use daps_core::{
-    Address, BandSpread, Bands, Center, Cosines, Covariance, Denoiser, Error, Estimate, Frequency, Gaussian,
-    LocalDenoiser, LocalFactor, Method, Noise, Operator, Problem, Purpose, RHO, Row, Schedule, ScheduleRule,
-    Sigma, Spread, SpreadTable, linear_measurement,
+    Address, Approx, BandSpread, Bands, Center, Conditional, Cosines, Covariance, Denoiser, Error, Estimate,
+    Frequency, Gaussian, LocalDenoiser, LocalFactor, Method, Noise, Operator, Problem, Purpose, RHO, Row,
+    Schedule, ScheduleRule, Sigma, Spread, SpreadTable, Step, linear_measurement,
 };
 use daps_methods::Daps;
 use daps_methods::kernel::{Exact, KernelConfig, Underdamped};
 use daps_metrics::moments::Moments;
-use daps_operators::{Inpainting, SuperResolution, random_mask};
+use daps_operators::{Inpainting, SuperResolution, box_mask, random_mask};
 use daps_priors::GaussianMixture;
 
 fn daps(levels: usize, spread: BandSpread, kernel: KernelConfig) -> Daps {
@@ -133,6 +133,52 @@ fn correlated_channels_have_their_posterior() {
         for (levels, kernel) in [(1, exact()), (4, exact()), (4, dynamics.clone())] {
             assert!(agrees(levels, true, &kernel), "{}, {levels} levels, {kernel:?}", operator.name());
             assert!(!agrees(levels, false, &kernel), "{}: independent channels pass too", operator.name());
+        }
+    }
+}
+
+/// A covariance with a local factor that differs by ten from place to place: exact draws and dynamics have the posterior that it
+/// says, through a blur and around a hole.
+#[test]
+fn draws_with_a_local_factor_have_the_posterior_of_their_covariance() {
+    let (shape, chains, d) = ([1, 6, 8], 8000, 48);
+    let cosines = Arc::new(Cosines::new(&shape).unwrap());
+    let variances = cosines.frequencies().iter().map(|f| 0.5 / (1.0 + 30.0 * f * f)).collect();
+    let factor = (0..d).map(|k| [0.2, 0.6, 1.0, 2.0][(k / 2 + k / 16) % 4]).collect();
+    let local = LocalFactor { factor: from_f64(factor, &[1, 1, 6, 8], DType::F64).unwrap(), from: 0.3 };
+    let covariance = Frequency::new(cosines, variances).unwrap().with_local(local).unwrap();
+    let covariance = Covariance::Frequency(covariance);
+    let mean: Vec<f64> = (0..d).map(|k| 0.2 * (k as f64 * 0.7).sin()).collect();
+    let dense = GaussianMixture::gaussian(&shape, mean.clone(), covariance.row(0).unwrap()).unwrap();
+    let rows =
+        |values: &[f64]| values.iter().copied().cycle().take(values.len() * chains).collect::<Vec<_>>();
+    let start = from_f64(rows(&mean), &[chains, 1, 6, 8], DType::F64).unwrap();
+    let approx = Approx::Gaussian { mean: start.clone(), covariance, start };
+    let operators: [Arc<dyn Operator>; 2] = [
+        Arc::new(SuperResolution::new(&shape, 2).unwrap()),
+        Arc::new(Inpainting::new(&shape, &box_mask(6, 8, 4, 0, 1).unwrap()).unwrap()),
+    ];
+    let step = Step { index: 0, of: 1, start: 1.0, sigma: 1.0, next: 0.0 };
+    for operator in operators {
+        let one: Vec<f64> =
+            (0..operator.output_shape().iter().product()).map(|i| (i as f64 * 1.3).sin()).collect();
+        let dims = [&[chains], operator.output_shape()].concat();
+        let y = from_f64(rows(&one), &dims, DType::F64).unwrap();
+        let likelihood = Gaussian::new(Arc::clone(&operator), y, 0.1).unwrap();
+        let (at, y) = linear_measurement(&likelihood, 0).unwrap();
+        let posterior = dense.mixture().posterior(&at, &y).unwrap();
+        let matrix = posterior.covariance();
+        let expected: Vec<f64> = (0..d * d).map(|k| matrix[(k / d, k % d)]).collect();
+        let target = Conditional { approx: &approx, likelihood: &likelihood };
+        for kernel in
+            [exact(), KernelConfig::Underdamped(Underdamped { steps: 400, ..Underdamped::default() })]
+        {
+            let noise = Noise::chains(3, chains);
+            let (x, info) = kernel.build().unwrap().draw(&target, &noise, &step).unwrap();
+            assert!(!info.diverged.contains(&true));
+            let moments = Moments::new(&to_f64(&x).unwrap(), d).unwrap();
+            let comparison = moments.compare(&posterior.mean(), &expected).unwrap();
+            assert!(comparison.agrees(1e-5), "{}, {kernel:?}: {comparison:?}", operator.name());
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The preconditioner is the inverse of that diagonal. Of masks with holes of several pixels it knows nothing about what
 //! lives in a hole, which only the prior determines; there the prior's covariance, cut to the hole, is added. On a hole of
-//! 32x32 in 64x64 that made 13 iterations of 128. A local factor enters the diagonal by its mean square.
+//! 32x32 in 64x64 that made 13 iterations of 128. A local factor enters the diagonal by its mean square, and the hole by itself.
 
 use daps_core::candle::{DType, Tensor};
 use daps_core::tensors::{batched, combine, combine_dot, from_f64, scale_each};
@@ -28,7 +28,7 @@ pub(super) fn draw(
     let residual = measured_residual(&start, likelihood, operator, noise, step)?;
 
     let mut variances = prior.variances().clone();
-    if let Some(gain) = prior.local_gain()? {
+    if let Some(gain) = prior.local_gain(|squares| squares.iter().sum::<f64>() / squares.len() as f64)? {
         variances = gain.broadcast_mul(&variances)?;
     }
     let gains = prior.along_axes(likelihood.gains(prior.cosines())?)?;
@@ -61,27 +61,22 @@ pub(super) fn draw(
     Ok((x, info))
 }
 
-/// The hole of a mask, with what takes coordinates to what the prior says of it.
+/// The hole of a mask.
 struct Hole<'a> {
     prior: &'a Frequency,
     hidden: Tensor,
-    deviations: Tensor,
-    precisions: Tensor,
 }
 
 impl<'a> Hole<'a> {
     fn of(prior: &'a Frequency, operator: &dyn Linear, dtype: DType) -> Result<Option<Self>> {
-        let Some(hidden) = holes(operator, dtype)? else { return Ok(None) };
-        let deviations = prior.variances().sqrt()?;
-        let precisions = deviations.recip()?.to_dtype(dtype)?;
-        Ok(Some(Self { prior, hidden, deviations: deviations.to_dtype(dtype)?, precisions }))
+        Ok(holes(operator, dtype)?.map(|hidden| Self { prior, hidden }))
     }
 
-    /// K Kᵀ v with K = √v⁻¹ T S Tᵀ √v, where S keeps the hole: the prior's covariance of the hole, without the local factor.
+    /// K Kᵀ v with K = L⁻¹ S L, where S keeps the hole: the prior's covariance of the hole.
     fn covariance(&self, v: &Tensor) -> Result<Tensor> {
-        let cut = |c: &Tensor| self.prior.forward(&scale_each(&self.prior.back(c)?, &self.hidden)?);
-        let inside = scale_each(&cut(&scale_each(v, &self.precisions)?)?, &self.deviations)?;
-        scale_each(&cut(&scale_each(&inside, &self.deviations)?)?, &self.precisions)
+        let cut = |x: &Tensor| scale_each(x, &self.hidden);
+        let inside = self.prior.root_transposed(&cut(&self.prior.about_root_inverse_transposed(v)?)?)?;
+        self.prior.about_root_inverse(&cut(&self.prior.root(&inside)?)?)
     }
 }
 
