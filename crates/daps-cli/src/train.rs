@@ -57,7 +57,7 @@ pub enum Command {
         /// Measure on the last N images; the local factor is trained on the others
         #[arg(long, default_value_t = 128)]
         held_out: usize,
-        /// Measure on the first N of the held-out images only, and leave the rest for tests
+        /// Measure on the last N of the held-out images only, and leave the first ones for tests
         #[arg(long, value_name = "N")]
         measure: Option<usize>,
         /// How to fit images of another size: crop and resize, or pad with black

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use daps_core::tensors::{check_rows, combine};
 use daps_core::{
-    Cosines, Cotangent, Denoiser, DifferentiableDenoiser, LocalDenoiser, LocalFactor, Sigma, Space,
-    SpreadTable,
+    Cotangent, Denoiser, DifferentiableDenoiser, LocalDenoiser, LocalFactor, Sigma, Space, SpreadTable,
 };
 use daps_nn::FeatureMap;
 
@@ -32,7 +31,6 @@ pub struct NetworkPrior {
     class: Option<usize>,
     spread: Option<SpreadTable>,
     local: Option<Arc<LocalHead>>,
-    cosines: OnceLock<Arc<Cosines>>,
     config: Arc<NetworkConfig>,
 }
 
@@ -68,11 +66,7 @@ impl NetworkPrior {
     /// The same network with a factor that says where its error is larger than usual.
     pub fn with_local(mut self, local: Option<LocalHead>) -> Result<Self> {
         if let Some(head) = &local {
-            head.check()?;
-            if head.channels != self.shape[0] {
-                let expected = format!("{} channels", self.shape[0]);
-                return Err(daps_core::Error::invalid("local factor", expected, head.channels).into());
-            }
+            head.check(&self.shape)?;
         }
         self.local = local.map(Arc::new);
         Ok(self)
@@ -107,7 +101,6 @@ impl NetworkPrior {
             class: None,
             spread: None,
             local: None,
-            cosines: OnceLock::new(),
             config: Arc::new(config.clone()),
         })
     }
@@ -117,7 +110,6 @@ impl NetworkPrior {
         check_side(height, self.factor)?;
         check_side(width, self.factor)?;
         self.shape = vec![self.shape[0], height, width];
-        self.cosines = OnceLock::new();
         Ok(self)
     }
 
@@ -243,7 +235,7 @@ impl Denoiser for NetworkPrior {
     }
 
     fn as_local(&self) -> Option<&dyn LocalDenoiser> {
-        self.local.as_ref().map(|_| self as &dyn LocalDenoiser)
+        self.local.as_ref().filter(|_| LocalHead::fits(&self.shape)).map(|_| self as &dyn LocalDenoiser)
     }
 
     fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
@@ -257,14 +249,7 @@ impl LocalDenoiser for NetworkPrior {
             return Err(daps_core::Error::missing("the estimate", "a local factor", "this prior"));
         };
         let denoised = self.denoise(x, &Sigma::Same(sigma))?;
-        let cosines = match self.cosines.get() {
-            Some(cosines) => cosines,
-            None => {
-                let made = Arc::new(Cosines::new(&self.shape)?);
-                self.cosines.get_or_init(|| made)
-            }
-        };
-        let factor = head.factor(&denoised, sigma, cosines)?;
+        let factor = head.factor(x, &denoised, sigma)?;
         Ok((denoised, factor))
     }
 }

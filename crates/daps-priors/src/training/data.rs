@@ -132,6 +132,12 @@ impl Images {
         self.select(&(0..self.len().min(most)).map(|i| (i, false)).collect::<Vec<_>>())
     }
 
+    /// The last `most` images.
+    pub fn last(&self, most: usize) -> Result<Tensor> {
+        let from = self.len().saturating_sub(most);
+        self.select(&(from..self.len()).map(|i| (i, false)).collect::<Vec<_>>())
+    }
+
     /// Standard deviation of all values.
     #[must_use]
     pub fn deviation(&self) -> f64 {

@@ -28,8 +28,8 @@ pub struct Calibrated {
     pub trained: usize,
 }
 
-/// Writes the prior of a file again, with its error measured anew: its covariance on the first `measure` of the held-out images, where it
-/// is larger on the others.
+/// Writes the prior of a file again, with its error measured anew: its covariance on the last `measure` of the held-out images, where it
+/// is larger on the images that are not held out.
 pub fn calibrate(
     weights: &Path,
     data: &DataConfig,
@@ -50,7 +50,7 @@ pub fn calibrate(
         let what = "expected at least two held-out images to measure on, and others to train on";
         return Err(Error::Config(format!("{what}, got {measured} and {}", data.train.len())));
     }
-    let spread = spread(&prior, &data.held_out.first(measured)?, seed, progress)?;
+    let spread = spread(&prior, &data.held_out.last(measured)?, seed, progress)?;
     let local = local(&prior, &spread, &data.train, (LOCAL_STEPS, seed), progress)?;
     let trained = local.as_ref().map_or(0, |_| data.train.len());
     let sha256 = write_measured(out, &tensors, about.into_iter().collect(), &spread, local.as_ref())?;
