@@ -79,18 +79,26 @@ pub struct BandSpread {
     pub channels: bool,
     /// Whether the local factor is used, where the prior has one.
     pub local: bool,
+    /// The factor in the place of `wider` where a prior has measured neither of these two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plain: Option<f64>,
 }
 
 impl Default for BandSpread {
     fn default() -> Self {
-        Self { wider: 1.0, channels: true, local: true }
+        Self { wider: 1.0, channels: true, local: true, plain: None }
     }
 }
 
 impl BandSpread {
     /// Independent channels, the same everywhere.
-    fn plain(wider: f64) -> Self {
-        Self { wider, channels: false, local: false }
+    fn uniform(wider: f64) -> Self {
+        Self { wider, channels: false, local: false, plain: None }
+    }
+
+    /// The factors of the variances that it may come to.
+    fn factors(&self) -> impl Iterator<Item = f64> {
+        std::iter::once(self.wider).chain(self.plain)
     }
 }
 
@@ -98,7 +106,7 @@ impl Spread {
     /// What is used by frequency, where it is by frequency.
     fn bands(&self) -> Option<BandSpread> {
         match self {
-            Self::Frequencies(wider) => Some(BandSpread::plain(*wider)),
+            Self::Frequencies(wider) => Some(BandSpread::uniform(*wider)),
             Self::Bands(bands) => Some(*bands),
             _ => None,
         }
@@ -166,14 +174,10 @@ impl Continuous {
                 return lacks("Cov[x0 | x_t]");
             }
             Estimate::Gaussian { spread, .. }
-                if spread.bands().is_some_and(|b| !(b.wider.is_finite() && b.wider > 0.0)) =>
+                if let Some(bad) =
+                    spread.bands().and_then(|b| b.factors().find(|f| !(f.is_finite() && *f > 0.0))) =>
             {
-                let factor = spread.bands().map_or(0.0, |b| b.wider);
-                return Err(Error::invalid(
-                    "factor of the variances by frequency",
-                    "a positive number",
-                    factor,
-                ));
+                return Err(Error::invalid("factor of the variances by frequency", "a positive number", bad));
             }
             Estimate::Gaussian {
                 spread: Spread::Prior | Spread::Frequencies(_) | Spread::Bands(_), ..
@@ -214,7 +218,7 @@ impl Continuous {
             Spread::Frequencies(_) | Spread::Bands(_) => {
                 match (&self.cosines, self.model.as_spread(), spread.bands()) {
                     (Some(cosines), Some(table), Some(bands)) => {
-                        by_frequency(cosines, table, bands, step.sigma).map(Covariance::Frequency)
+                        self.by_frequency(cosines, table, bands, step.sigma).map(Covariance::Frequency)
                     }
                     _ => self.spread(&Spread::Prior, x_t, step),
                 }
@@ -225,6 +229,27 @@ impl Continuous {
                 None => Err(Error::missing("the estimate", "Cov[x0 | x_t]", "this prior")),
             },
         }
+    }
+
+    /// The covariance by frequency that a table has at a level, without a local factor.
+    fn by_frequency(
+        &self,
+        cosines: &Arc<Cosines>,
+        table: &SpreadTable,
+        bands: BandSpread,
+        sigma: f64,
+    ) -> Result<Frequency> {
+        let correlated = table.bands.as_ref().is_some_and(|b| b.correlation.is_some());
+        let plain = bands.plain.filter(|_| !correlated && self.model.as_local().is_none());
+        let wider = plain.unwrap_or(bands.wider);
+        let widened = |values: Vec<f64>| values.iter().map(|v| wider * v).collect::<Vec<f64>>();
+        if bands.channels && correlated {
+            return Frequency::correlated(
+                Arc::clone(cosines),
+                &widened(table.covariances_at(sigma, cosines)?),
+            );
+        }
+        Frequency::new(Arc::clone(cosines), widened(table.variances_at(sigma, cosines)?))
     }
 
     /// Mean, covariance, and the denoiser calls that they took.
@@ -318,21 +343,6 @@ impl Continuous {
         let points = from_f64(values, &batched(noise.len(), &batched(count, shape)), self.model.dtype())?;
         Ok(Approx::Draws { points, log_weights: vec![vec![0.0; count]; noise.len()] })
     }
-}
-
-/// The covariance by frequency that a table has at a level.
-fn by_frequency(
-    cosines: &Arc<Cosines>,
-    table: &SpreadTable,
-    bands: BandSpread,
-    sigma: f64,
-) -> Result<Frequency> {
-    let widened = |values: Vec<f64>| values.iter().map(|v| bands.wider * v).collect::<Vec<f64>>();
-    let correlated = table.bands.as_ref().is_some_and(|b| b.correlation.is_some());
-    if bands.channels && correlated {
-        return Frequency::correlated(Arc::clone(cosines), &widened(table.covariances_at(sigma, cosines)?));
-    }
-    Frequency::new(Arc::clone(cosines), widened(table.variances_at(sigma, cosines)?))
 }
 
 impl Prior for Continuous {
