@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use daps::event::Shown;
 use daps::report::number;
-use daps::{Directory, Measurement, Run, RunConfig, Summary, files};
+use daps::{Answer, Directory, Measurement, Run, RunConfig, Summary, files};
 
 use crate::Outcome;
 use crate::bar::{Bar, waiting};
@@ -27,6 +27,9 @@ pub struct Args {
     /// Draw this many samples per measurement, instead of the file's number
     #[arg(long)]
     samples: Option<usize>,
+    /// The one answer to a measurement: a sample, or the mean of all samples [default: the file's]
+    #[arg(long, value_name = "sample|mean")]
+    answer: Option<Answer>,
     /// Seconds between checkpoints
     #[arg(long, default_value_t = 10.0)]
     checkpoint_every: f64,
@@ -40,6 +43,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     let mut config = RunConfig::parse(&files::read_text(&args.config)?)?;
     config.seed = args.seed.unwrap_or(config.seed);
     config.samples = args.samples.unwrap_or(config.samples);
+    config.answer = args.answer.unwrap_or(config.answer);
     let base = args.config.parent().unwrap_or(Path::new("."));
     execute(config, base, &directory, args.json)
 }
@@ -98,6 +102,13 @@ pub fn show(summary: &Summary, out: &Path) {
     line("prior", summary.prior.clone());
     line("denoiser calls per sample", summary.nfe.to_string());
     line("operator calls per sample", summary.operator_calls.to_string());
+    let answer = &summary.answer;
+    let what = match &summary.measurements[..] {
+        [one] => answer.kind.words(one),
+        _ => answer.kind.to_string(),
+    };
+    let quality = answer.psnr.map(|psnr| format!(", {psnr:.2} dB")).unwrap_or_default();
+    line("answer", format!("{what}, {} denoiser calls{quality}", answer.calls));
     match summary.missed() {
         Some(share) => line("measured tokens missed", format!("{:.2} %", 100.0 * share)),
         None if summary.residual_chi2.is_finite() => {

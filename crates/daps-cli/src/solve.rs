@@ -7,7 +7,7 @@ use daps::core::NoiseModel;
 use daps::methods::kernel::KERNELS;
 use daps::methods::{DapsSettings, MethodConfig, PartialKernel, Preset};
 use daps::operators::{FileParameter, entry};
-use daps::{RunConfig, TaskConfig, bundled, prior, task};
+use daps::{Answer, RunConfig, TaskConfig, bundled, prior, task};
 use daps_experiments::experiment::Tuned;
 use toml::{Table, Value};
 
@@ -46,6 +46,9 @@ pub struct Args {
     /// Posterior samples per image
     #[arg(long, default_value_t = task::SAMPLES)]
     samples: usize,
+    /// The one answer to a measurement: a sample, or the mean of all samples
+    #[arg(long, default_value_t = Answer::Sample, value_name = "sample|mean")]
+    answer: Answer,
     /// Random seed [default: 0]
     #[arg(long)]
     seed: Option<u64>,
@@ -201,7 +204,8 @@ impl Args {
             ..TaskConfig::new(operator)
         };
         let (seed, samples, batch) = (self.seed.unwrap_or(0), self.samples, self.batch);
-        let config = RunConfig { seed, samples, batch, ..RunConfig::new(task, prior, method) };
+        let answer = self.answer;
+        let config = RunConfig { seed, samples, batch, answer, ..RunConfig::new(task, prior, method) };
         config.check()?;
         Ok(config)
     }

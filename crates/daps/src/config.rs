@@ -8,7 +8,7 @@ use daps_priors::PriorConfig;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
-use crate::{Error, Result, task};
+use crate::{Answer, Error, Result, task};
 
 /// A run: a prior, a task and a method.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +26,9 @@ pub struct RunConfig {
     /// Rows that run at once: memory depends on it, results do not.
     #[serde(default = "default_batch")]
     pub batch: usize,
+    /// What is given as the one answer to a measurement: a sample, or the mean of all samples.
+    #[serde(default, skip_serializing_if = "Answer::is_usual")]
+    pub answer: Answer,
     /// The measurement.
     pub task: TaskConfig,
     /// The prior: `kind` and its settings.
@@ -102,6 +105,7 @@ impl RunConfig {
             seed: 0,
             samples: default_samples(),
             batch: default_batch(),
+            answer: Answer::default(),
             task,
             prior,
             method,

@@ -88,6 +88,7 @@ impl Run {
         };
         let problem = Problem::of(model, likelihood)?;
         let parts = Self::of(problem).method(method).chains(config.samples).batch(config.batch);
+        let parts = parts.answer(config.answer);
         let parts = measured.names.into_iter().fold(parts.seed(config.seed), Parts::named);
         let parts = measured.truth.into_iter().fold(parts, Parts::truth);
         let parts = analytic.into_iter().fold(parts, Parts::analytic);

@@ -1,5 +1,6 @@
 //! Posterior sampling with diffusion priors: tasks and methods become runs.
 
+mod answer;
 pub mod assets;
 pub mod bundled;
 pub mod canvas;
@@ -37,6 +38,7 @@ pub mod task;
 mod tokens;
 pub mod train;
 
+pub use answer::{Answer, Answers};
 pub use config::{RunConfig, TaskConfig};
 pub use error::{Error, Result};
 pub use event::{RunEvent, RunObserver};

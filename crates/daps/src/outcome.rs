@@ -10,6 +10,7 @@ use daps_core::tensors::to_f64;
 use daps_core::{Discrepancy, Statistic};
 use daps_metrics::calibration::{Coverage, rank};
 
+use crate::answer::Answers;
 use crate::choose::{self, Choice};
 use crate::event::LevelDone;
 use crate::ledger::{Chains, Ledger};
@@ -119,11 +120,20 @@ impl Outcome {
             mean_error: difference(&|i| run.posterior_mean(i)),
             psnr: of(|m| &m.psnr),
             ssim: of(|m| &m.ssim),
+            answer: Answers::new(run.answer, &found, k, cost.nfe),
             warnings: vec![],
             measurements: found,
         };
         summary.warn();
         Ok(Self { samples, values, mean: means, std: stds, diverged, misfits, curves, snapshots, summary })
+    }
+}
+
+impl Outcome {
+    /// The mean of a measurement's samples.
+    #[must_use]
+    pub fn mean(&self, measurement: usize) -> &[f64] {
+        &self.mean[measurement]
     }
 }
 

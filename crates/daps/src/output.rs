@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::picture::{self, Snapshot};
 use crate::posterior::spreads;
 use crate::run::Run;
-use crate::{Error, Result, canvas, files, report};
+use crate::{Answer, Error, Result, canvas, files, report};
 
 /// Samples of a measurement that become pictures of their own; all of them are in `samples.safetensors`.
 const MOST_PICTURES: usize = 64;
@@ -27,6 +27,8 @@ pub(crate) struct Gallery {
     pub samples: Vec<RgbImage>,
     pub best: Option<RgbImage>,
     pub mean: Option<RgbImage>,
+    /// One of these two.
+    pub answer: Option<RgbImage>,
     pub std: Option<RgbImage>,
     /// What the brightest colour of `std` stands for.
     pub largest: f64,
@@ -49,6 +51,10 @@ impl Gallery {
         gallery.samples = (0..k.min(MOST_PICTURES)).map(sample).collect();
         gallery.best = Some(sample(outcome.summary.measurements[i].chosen));
         gallery.mean = Some(picture::image(&outcome.mean[i], shape));
+        gallery.answer = match run.answer {
+            Answer::Sample => gallery.best.clone(),
+            Answer::Mean => gallery.mean.clone(),
+        };
         if let Some(std) = &outcome.std[i] {
             gallery.largest = std.iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
             gallery.std = Some(picture::heat(std, shape, gallery.largest));
@@ -68,6 +74,7 @@ impl Gallery {
         one("measurement.png", &self.measurement)?;
         one("best.png", &self.best)?;
         one("mean.png", &self.mean)?;
+        one("answer.png", &self.answer)?;
         one("std.png", &self.std)?;
         one("trace.png", &self.way)?;
         if !self.samples.is_empty() {

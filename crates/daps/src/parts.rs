@@ -11,7 +11,7 @@ use daps_priors::Analytic;
 
 use crate::event::RunObserver;
 use crate::run::{About, Directory, Run, check_chains, rows};
-use crate::{Error, Posterior, Result, Summary, task, tokens};
+use crate::{Answer, Error, Posterior, Result, Summary, task, tokens};
 
 /// A run in the making. What is not said has a default: DAPS with the preset `best`, four chains, seed 0.
 pub struct Parts {
@@ -21,6 +21,7 @@ pub struct Parts {
     chains: usize,
     batch: usize,
     seed: u64,
+    answer: Answer,
     truth: Option<Tensor>,
     names: Vec<Cow<'static, str>>,
     numbers: Vec<u64>,
@@ -70,6 +71,7 @@ impl Run {
             chains: task::SAMPLES,
             batch: BATCH,
             seed: 0,
+            answer: Answer::default(),
             truth: None,
             names: vec![],
             numbers: vec![],
@@ -101,6 +103,12 @@ impl Parts {
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
+    }
+
+    /// What is given as the one answer to a measurement: a sample, or the mean of all samples.
+    #[must_use]
+    pub fn answer(self, answer: Answer) -> Self {
+        Self { answer, ..self }
     }
 
     /// The true samples, `[measurements, shape…]`, which answers are compared with; tokens as their grey values from -1 to 1.
@@ -143,7 +151,8 @@ impl Parts {
 
     /// Checks that the parts fit together.
     pub fn build(self) -> Result<Run> {
-        let Self { problem, analytic, method, chains, batch, seed, truth, names, numbers, about } = self;
+        let Self { problem, analytic, method, chains, batch, seed, answer, truth, names, numbers, about } =
+            self;
         for (what, value) in [("chains", chains), ("batch", batch)] {
             if value == 0 {
                 return Err(Error::Config(format!("{what}: expected at least 1, got 0")));
@@ -193,6 +202,7 @@ impl Parts {
             samples: chains,
             batch,
             rows,
+            answer,
             about,
         };
         run.method.check(&run.task(&[0])?)?;

@@ -16,7 +16,7 @@ use crate::outcome::Outcome;
 use crate::posterior::Posterior;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Error, Result, tokens};
+use crate::{Answer, Error, Result, tokens};
 
 /// Chains of a run: their samples are in memory at its end.
 const MOST_CHAINS: usize = 100_000;
@@ -44,6 +44,8 @@ pub struct Run {
     pub(crate) batch: usize,
     /// (measurement, chain) of every sample.
     pub rows: Vec<Row>,
+    /// What is given as the one answer to a measurement.
+    pub answer: Answer,
     pub(crate) about: About,
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::answer::Answers;
 use crate::numbers;
 
 /// What a run found.
@@ -32,6 +33,9 @@ pub struct Summary {
     pub psnr: Option<f64>,
     /// The same of SSIM.
     pub ssim: Option<f64>,
+    /// The answers, one to each measurement; runs of older versions have none.
+    #[serde(default)]
+    pub answer: Answers,
     /// What a user should know before believing the result.
     pub warnings: Vec<String>,
     /// Every measurement on its own.

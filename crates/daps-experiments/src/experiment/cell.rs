@@ -218,6 +218,14 @@ impl Cell {
         self.failure.is_none().then_some(self.seconds)
     }
 
+    /// The same where the mean of all chains is the answer: it is judged, at the calls of all of them.
+    pub(super) fn answered_by_mean(mut self, lpips: Option<f64>) -> Self {
+        (self.psnr, self.ssim, self.lpips) = (self.psnr_mean, self.ssim_mean, lpips);
+        self.success = self.psnr.map(|psnr| f64::from(u8::from(psnr > SUCCESS)));
+        self.nfe = self.nfe.map(|nfe| nfe * self.samples);
+        self
+    }
+
     /// With what a run found. `ambiguous`: the chosen chain stands for all.
     pub(super) fn found(
         mut self,
@@ -304,6 +312,9 @@ mod tests {
         let third = 1.0 / 3.0;
         assert_eq!((all.success, all.success_chains), (Some(0.0), Some(third)));
         assert_eq!(all.success_turned, Some(2.0 * third));
+        let answered = Cell { nfe: Some(30), ..found(false) }.answered_by_mean(Some(0.4));
+        assert_eq!((answered.psnr, answered.ssim, answered.lpips), (Some(31.0), Some(0.5), Some(0.4)));
+        assert_eq!((answered.nfe, answered.success), (Some(90), Some(1.0)));
         let chosen = found(true);
         assert_eq!((chosen.psnr, chosen.ssim, chosen.lpips), (Some(10.0), Some(0.2), Some(0.3)));
         assert_eq!((chosen.error, chosen.psnr_best), (Some(0.05), Some(30.0)));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::{Error, Result, files, prior, task};
+use daps::{Answer, Error, Result, files, prior, task};
 use daps_core::NoiseModel;
 use daps_priors::PriorConfig;
 use daps_priors::training::Fit;
@@ -207,6 +207,12 @@ pub struct MethodEntry {
     /// Where it stands on a plot's axis.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<f64>,
+    /// Chains of a cell; absent: the task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
+    /// What is judged: a sample, or the mean of all samples of a cell.
+    #[serde(default)]
+    pub answer: Answer,
     /// Its settings.
     #[serde(flatten)]
     pub settings: Table,
@@ -292,7 +298,16 @@ impl MethodEntry {
     #[must_use]
     pub fn new(name: impl Into<String>, settings: Table) -> Self {
         let name = name.into();
-        Self { label: name.clone(), name, paper: None, tuned: None, at: None, settings }
+        Self {
+            label: name.clone(),
+            name,
+            paper: None,
+            tuned: None,
+            at: None,
+            samples: None,
+            answer: Answer::Sample,
+            settings,
+        }
     }
 }
 
@@ -386,6 +401,9 @@ impl ExperimentConfig {
             if task.samples == Some(0) {
                 return refuse(format!("tasks: {}: samples: expected at least 1, got 0", task.label));
             }
+        }
+        if let Some(method) = self.methods.iter().find(|m| m.samples == Some(0)) {
+            return refuse(format!("method: {}: samples: expected at least 1, got 0", method.label));
         }
         if let Some(baseline) = &self.baseline
             && !self.methods.iter().any(|m| m.label == *baseline)

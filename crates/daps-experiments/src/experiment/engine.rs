@@ -7,8 +7,8 @@ use std::time::Instant;
 use candle_core::{DType, Tensor};
 use daps::progress::Progress;
 use daps::quality::of_images;
-use daps::{Ledger, Outcome, Result, Run};
-use daps_core::tensors::to_f64;
+use daps::{Answer, Ledger, Outcome, Result, Run};
+use daps_core::tensors::{batched, from_f64, to_f64};
 use daps_core::{Event, Samples};
 use daps_methods::MethodConfig;
 
@@ -257,6 +257,10 @@ impl Experiment {
             if cell.failure.is_none() {
                 (cell.nfe, cell.operator_calls) = (Some(cost.nfe), Some(cost.operator_calls));
                 cell.levels = levels;
+                if run.answer == Answer::Mean {
+                    let lpips = self.lpips_of_mean(run, &outcome, i)?;
+                    cell = cell.answered_by_mean(lpips);
+                }
             }
             self.keep_pictures(run, &outcome, i, &cell, directory)?;
             cells.push(cell);
@@ -275,6 +279,12 @@ impl Experiment {
         let (Some(judge), Some(truth)) = (&self.classifier, &run.truth) else { return Ok(None) };
         let (samples, truth) = (samples.narrow(0, rows.start, rows.len())?, truth.narrow(0, i, 1)?);
         judge.shares(&samples, &run.tokens(&truth)?, run.numbers[i]).map(Some)
+    }
+
+    /// LPIPS of the mean of a measurement's samples.
+    fn lpips_of_mean(&self, run: &Run, outcome: &Outcome, i: usize) -> Result<Option<f64>> {
+        let mean = from_f64(outcome.mean(i).to_vec(), &batched(1, run.space.shape()), DType::F64)?;
+        Ok(self.lpips(run, &run.tokens(&mean)?, i, 0..1)?.into_iter().next().flatten())
     }
 
     /// LPIPS of every chain, where its weights are there.

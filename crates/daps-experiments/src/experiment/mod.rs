@@ -294,7 +294,8 @@ impl Experiment {
         let measured = TaskConfig { shape, noise, options, ..TaskConfig::new(&task.operator) };
         let config = RunConfig {
             seed,
-            samples: task.samples.unwrap_or(self.config.samples),
+            samples: pair.method.samples.or(task.samples).unwrap_or(self.config.samples),
+            answer: pair.method.answer,
             batch: self.config.batch,
             ..RunConfig::new(measured, self.prior.clone(), pair.settings.clone())
         };

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use daps::assets;
 use daps::quality::FEWEST_FOR_FID;
+use daps::{Answer, assets};
 
 use super::cell::Cell;
 use super::{Experiment, Progressed};
@@ -76,6 +76,20 @@ fn how_to_read(experiment: &Experiment, cells: &[Cell]) -> Vec<String> {
              between the smallest and the largest sample, (n-1)/(n+1) for n posterior samples."
                 .into(),
         );
+    }
+    let means: Vec<&str> = experiment
+        .config
+        .methods
+        .iter()
+        .filter(|m| m.answer == Answer::Mean)
+        .map(|m| m.label.as_str())
+        .collect();
+    if !means.is_empty() {
+        lines.push(format!(
+            "{}: the answer is the mean of the samples of a cell. PSNR, SSIM and LPIPS are those of the mean, and denoiser calls are \
+             those of all its samples. Measurement error, χ², diversity and seconds are those of a sample.",
+            means.join(", ")
+        ));
     }
     let old = cells.iter().filter(|c| c.diversity.is_some() && c.apart.is_none()).count();
     if old > 0 {

@@ -3,11 +3,11 @@
 mod chart;
 mod html;
 
-use crate::Result;
 use crate::outcome::{Curves, Outcome};
 use crate::output::Gallery;
 use crate::run::Run;
 use crate::summary::{Measurement, Summary};
+use crate::{Answer, Answers, Result};
 pub use chart::{Chart, Line, label, ticks};
 pub use html::{Page, details, escape, figure, rich, table, unbroken};
 
@@ -45,6 +45,7 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
         escape(&about.prior),
         summary.nfe,
     ));
+    page.lead(&answer(summary));
     page.warnings(&summary.warnings);
     if run.names.len() > 1 {
         page.section("All measurements", &overview(summary));
@@ -62,6 +63,21 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
         page.details("Configuration", &format!("<pre>{}</pre>", escape(text)));
     }
     Ok(page.finish())
+}
+
+/// What the answers are, for a report.
+fn answer(summary: &Summary) -> String {
+    let Answers { kind, calls, psnr, ssim } = &summary.answer;
+    let what = match (kind, summary.measurements.first()) {
+        (_, Some(found)) if summary.measurements.len() == 1 => kind.words(found),
+        (Answer::Mean, _) => "the mean of the samples of a measurement".into(),
+        (Answer::Sample, _) => "the sample closest to a measurement".into(),
+    };
+    let quality = [("PSNR", psnr, 2, " dB"), ("SSIM", ssim, 3, "")].into_iter();
+    let quality = quality.filter_map(|(name, value, digits, unit)| {
+        value.map(|v| format!("; {name} {}{unit}", number(Some(v), digits)))
+    });
+    format!("Answer: {what}; {calls} denoiser calls{}", quality.collect::<String>())
 }
 
 fn overview(summary: &Summary) -> String {
@@ -96,11 +112,15 @@ fn measurement(run: &Run, outcome: &Outcome, i: usize, gallery: &Gallery) -> Res
     let misfits: Vec<f64> =
         outcome.misfits[i * run.samples..(i + 1) * run.samples].iter().map(|m| m.value).collect();
     let mut html = String::from("<div class=pictures>");
+    let other = match run.answer {
+        Answer::Sample => ("posterior mean".to_owned(), &gallery.mean),
+        Answer::Mean => (format!("sample {}, chosen", found.chosen), &gallery.best),
+    };
     let pictures = [
         ("truth".to_owned(), &gallery.truth),
         ("measurement".to_owned(), &gallery.measurement),
-        (format!("sample {}, chosen", found.chosen), &gallery.best),
-        ("mean".to_owned(), &gallery.mean),
+        (format!("answer: {}", run.answer.words(found)), &gallery.answer),
+        other,
         (format!("standard deviation, black 0 to white {:.2}", gallery.largest), &gallery.std),
     ];
     for (caption, picture) in &pictures {
