@@ -21,41 +21,50 @@ const COLORS: [[f64; 3]; 3] = [
 #[derive(Clone, Debug)]
 pub struct Cosines {
     shape: [usize; 3],
-    height: Axis,
-    width: Axis,
+    height: Entries,
+    width: Entries,
 }
 
-/// The matrix of one side, `n x n`, row-major, in both number types: row k is the cosine of frequency k.
+/// The entries of a matrix in both number types.
 #[derive(Clone, Debug)]
-struct Axis {
+pub(crate) struct Entries {
     single: Vec<f32>,
     double: Vec<f64>,
 }
 
-impl Axis {
-    fn new(n: usize) -> Self {
+impl Entries {
+    pub(crate) fn new(double: Vec<f64>) -> Self {
+        Self { single: double.iter().map(|v| *v as f32).collect(), double }
+    }
+
+    /// The matrix of one side, `n x n`, row-major: row k is the cosine of frequency k.
+    fn cosines(n: usize) -> Self {
         let entry = |k: usize, i: usize| {
             let norm = if k == 0 { 1.0 } else { 2.0f64 };
             (norm / n as f64).sqrt()
                 * (std::f64::consts::PI * k as f64 * (2 * i + 1) as f64 / (2 * n) as f64).cos()
         };
-        let double: Vec<f64> = (0..n * n).map(|at| entry(at / n, at % n)).collect();
-        Self { single: double.iter().map(|v| *v as f32).collect(), double }
+        Self::new((0..n * n).map(|at| entry(at / n, at % n)).collect())
+    }
+
+    /// The entries in f64.
+    pub(crate) fn double(&self) -> &[f64] {
+        &self.double
     }
 }
 
-trait Number: Factor {
-    fn matrix(of: &Axis) -> &[Self];
+pub(crate) trait Number: Factor {
+    fn entries(of: &Entries) -> &[Self];
 }
 
 impl Number for f32 {
-    fn matrix(of: &Axis) -> &[Self] {
+    fn entries(of: &Entries) -> &[Self] {
         &of.single
     }
 }
 
 impl Number for f64 {
-    fn matrix(of: &Axis) -> &[Self] {
+    fn entries(of: &Entries) -> &[Self] {
         &of.double
     }
 }
@@ -70,7 +79,7 @@ impl Cosines {
                 format!("{shape:?}"),
             ));
         };
-        Ok(Self { shape: [channels, height, width], height: Axis::new(height), width: Axis::new(width) })
+        Ok(Self { shape: [channels, height, width], height: Entries::cosines(height), width: Entries::cosines(width) })
     }
 
     /// Shape of an image and of its coefficients.
@@ -132,8 +141,8 @@ impl Cosines {
         if p > height || q > width {
             return Err(Error::shape("coefficients", &self.shape, x.dims()));
         }
-        let rows = MatRef::from_row_major_slice(&T::matrix(&self.height)[..p * height], p, height);
-        let columns = MatRef::from_row_major_slice(&T::matrix(&self.width)[..q * width], q, width);
+        let rows = MatRef::from_row_major_slice(&T::entries(&self.height)[..p * height], p, height);
+        let columns = MatRef::from_row_major_slice(&T::entries(&self.width)[..q * width], q, width);
         let (left, right) = if back { (rows.transpose(), columns) } else { (rows, columns.transpose()) };
         let (input, output) = (from[0] * from[1], to[0] * to[1]);
         let mut out = vec![T::default(); batch * channels * output];
@@ -159,9 +168,12 @@ impl Cosines {
         let color = |i: usize, j: usize| T::of(if back { COLORS[j][i] } else { COLORS[i][j] });
         let turn: [[T; 3]; 3] = std::array::from_fn(|i| std::array::from_fn(|j| color(i, j)));
         map_rows::<T>("image", x, &self.shape, &self.shape, |_, x, out| {
-            for k in 0..plane {
-                for (c, turn) in turn.iter().enumerate() {
-                    out[c * plane + k] = turn[0] * x[k] + turn[1] * x[plane + k] + turn[2] * x[2 * plane + k];
+            let (first, rest) = x.split_at(plane);
+            let (second, third) = rest.split_at(plane);
+            for (out, turn) in out.chunks_mut(plane).zip(&turn) {
+                let seen = first.iter().zip(second).zip(third);
+                for (out, ((a, b), c)) in out.iter_mut().zip(seen) {
+                    *out = turn[0] * *a + turn[1] * *b + turn[2] * *c;
                 }
             }
         })

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use faer::Mat;
 
+use crate::cosines::{Entries, Number};
 use crate::linalg::eigen;
-use crate::tensors::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64, zip_rows};
+use crate::tensors::{batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64, zip_rows};
 use crate::{Cosines, Error, Full, Result, with_real};
 
 /// See the module.
@@ -27,11 +28,11 @@ pub struct Frequency {
     coarse: [usize; 2],
 }
 
-/// The axes U of the channels, `[frequency][axis][channel]`: orthonormal at every frequency.
+/// The axes U of the channels, `[axis][channel][frequency]`: orthonormal at every frequency.
 #[derive(Debug)]
 struct Axes {
     channels: usize,
-    entries: Vec<f64>,
+    entries: Entries,
 }
 
 /// How much larger than usual the deviation of what is fine is, at every place.
@@ -45,15 +46,19 @@ pub struct LocalFactor {
 
 impl Axes {
     /// Coefficients along the axes from those of channels, or back.
-    fn turn<T: Real>(&self, c: &Tensor, back: bool) -> Result<Tensor> {
-        let (shape, n) = (&c.dims()[1..], self.channels);
+    fn turn<T: Number>(&self, c: &Tensor, back: bool) -> Result<Tensor> {
+        let (shape, n, entries) = (&c.dims()[1..], self.channels, T::entries(&self.entries));
         map_rows::<T>("coefficients", c, shape, shape, |_, c, out| {
             let plane = c.len() / n;
-            for k in 0..plane {
-                let axes = &self.entries[k * n * n..(k + 1) * n * n];
-                for i in 0..n {
-                    let entry = |j: usize| if back { axes[j * n + i] } else { axes[i * n + j] };
-                    out[i * plane + k] = (0..n).map(|j| T::of(entry(j)) * c[j * plane + k]).sum();
+            for (i, out) in out.chunks_mut(plane).enumerate() {
+                for (j, c) in c.chunks(plane).enumerate() {
+                    let at = if back { j * n + i } else { i * n + j };
+                    let weighted = entries[at * plane..][..plane].iter().zip(c);
+                    // The zeros that a fresh row has need not be read.
+                    match j {
+                        0 => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out = *u * *c),
+                        _ => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out += *u * *c),
+                    }
                 }
             }
         })
@@ -88,10 +93,10 @@ impl Frequency {
             };
             for axis in 0..n {
                 variances[axis * plane + k] = values[axis];
-                (0..n).for_each(|i| entries[(k * n + axis) * n + i] = vectors[(i, axis)]);
+                (0..n).for_each(|i| entries[(axis * n + i) * plane + k] = vectors[(i, axis)]);
             }
         }
-        let axes = Some(Arc::new(Axes { channels: n, entries }));
+        let axes = Some(Arc::new(Axes { channels: n, entries: Entries::new(entries) }));
         Ok(Self { axes, ..Self::new(cosines, variances)? })
     }
 
@@ -217,8 +222,8 @@ impl Frequency {
     /// Numbers of every coefficient as those of every coordinate: means over channels with the squares of the axes as weights.
     pub fn along_axes(&self, values: &Tensor) -> Result<Tensor> {
         let Some(axes) = &self.axes else { return Ok(values.clone()) };
-        let squares = axes.entries.iter().map(|u| u * u).collect();
-        let squares = Axes { channels: axes.channels, entries: squares };
+        let squares = axes.entries.double().iter().map(|u| u * u).collect();
+        let squares = Axes { channels: axes.channels, entries: Entries::new(squares) };
         with_real!(values.dtype(), T => squares.turn::<T>(values, false))
     }
 

@@ -93,12 +93,12 @@ struct Plan {
 }
 
 const FAST: Own = Own {
-    linear: Plan { levels: 32, max: 10.0, min: 0.02, wider: 1.85, local: false, plain: 1.2 },
+    linear: Plan { levels: 32, max: 7.0, min: 0.02, wider: 1.9, local: false, plain: 1.2 },
     others: Plan { levels: 32, max: 50.0, min: 0.02, wider: 1.2, local: false, plain: 1.2 },
     steps: 36,
 };
 const BEST: Own = Own {
-    linear: Plan { levels: 40, max: 10.0, min: 0.02, wider: 1.6, local: true, plain: 1.4 },
+    linear: Plan { levels: 40, max: 10.0, min: 0.02, wider: 1.8, local: true, plain: 1.4 },
     others: Plan { levels: 100, max: 100.0, min: 0.01, wider: 1.2, local: false, plain: 1.4 },
     steps: 80,
 };

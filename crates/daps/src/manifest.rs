@@ -194,8 +194,8 @@ mod tests {
             ("\"faces/faces.safetensors\"", "\"../faces.safetensors\"", "inside the folder of priors"),
             ("\"faces/faces.safetensors\"", "\"/faces.safetensors\"", "inside the folder of priors"),
             ("\"faces/faces.safetensors\"", "\"faces/faces.pt\"", "expected a .safetensors file"),
-            ("\"a8598aa0", "\"a8598aa", "sha256: expected 64 hexadecimal digits"),
-            ("bytes = 11499944", "byte = 11499944", "unknown field `byte`"),
+            ("\"f0d0112b", "\"a8598aa", "sha256: expected 64 hexadecimal digits"),
+            ("bytes = 11927936", "byte = 11927936", "unknown field `byte`"),
             ("kind = \"image\"", "kind = \"sound\"", "unknown variant `sound`"),
         ] {
             assert!(good.contains(from), "{from}");
