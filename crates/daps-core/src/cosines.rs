@@ -79,7 +79,11 @@ impl Cosines {
                 format!("{shape:?}"),
             ));
         };
-        Ok(Self { shape: [channels, height, width], height: Entries::cosines(height), width: Entries::cosines(width) })
+        Ok(Self {
+            shape: [channels, height, width],
+            height: Entries::cosines(height),
+            width: Entries::cosines(width),
+        })
     }
 
     /// Shape of an image and of its coefficients.

@@ -174,6 +174,38 @@ fn folders_are_solved_and_batches_change_nothing() {
     assert!(scene.path("whole/report.html").is_file() && scene.path("whole/report.html+/mean.png").is_file());
 }
 
+/// The one answer is the sample closest to the measurement, or the mean of all, and what it is stands in the summary and the run's file.
+#[test]
+fn the_one_answer_is_a_sample_or_the_mean() {
+    let scene = Scene::new();
+    let (prior, image) = (scene.network(16), scene.picture("a.png", 16));
+    let same = |out: &str, other: &str| {
+        let read = |name: &str| fs::read(scene.path(out).join(name)).unwrap();
+        read("answer.png") == read(other)
+    };
+    let run = |out: &str, answer: &[&str]| {
+        let path = scene.text(out);
+        let command =
+            ["solve", "--task", "inpaint_random", "--image", &image, "--prior", &prior, "--out", &path];
+        solved(&[&command[..], &["--budget", "5", "--samples", "3", "--json"], answer].concat()).0
+    };
+    let (sample, mean) = (run("sample", &[]), run("mean", &["--answer", "mean"]));
+    assert_eq!((&sample["answer"]["kind"], &mean["answer"]["kind"]), (&"sample".into(), &"mean".into()));
+    assert!([&sample, &mean].iter().all(|summary| summary["answer"]["calls"] == 15));
+    assert!(same("sample", "best.png") && !same("sample", "mean.png"));
+    assert!(same("mean", "mean.png") && !same("mean", "best.png"));
+    assert_eq!(mean["answer"]["psnr"], mean["measurements"][0]["mean_psnr"]);
+    assert!(mean["answer"]["psnr"].as_f64() > sample["answer"]["psnr"].as_f64());
+    // The written file repeats the run with its answer, and a command may ask for the other one.
+    let file = scene.text("mean/config.toml");
+    let (again, _) = solved(&["run", &file, "--out", &scene.text("again"), "--json"]);
+    assert_eq!(again["answer"], mean["answer"]);
+    let (other, _) = solved(&["run", &file, "--answer", "sample", "--out", &scene.text("other"), "--json"]);
+    assert_eq!(other["answer"], sample["answer"]);
+    let command = ["solve", "--task", "inpaint_random", "--image", &image, "--prior", &prior];
+    refused(&[&command[..], &["--answer", "man"]].concat(), &scene.path("none"), "did you mean 'mean'");
+}
+
 /// A file behind `--kernel` is the blur's kernel, as behind `--kernel-file`; a name is the kernel that draws.
 #[test]
 fn a_blur_takes_its_kernel_from_a_file() {
