@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use daps::priors::training::{DataConfig, Fit, Goal, TrainConfig, at_setting};
-use daps::train::Training;
+use daps::priors::training::{Crops, DataConfig, Fit, Goal, TrainConfig, at_setting};
+use daps::train::{Calibration, Training};
 
 use crate::Outcome;
 use crate::bar::Bar;
@@ -54,15 +54,21 @@ pub enum Command {
         /// The images: a folder, a tar, an IDX or .npy file
         #[arg(long)]
         data: PathBuf,
-        /// Measure on the last N images; the local factor is trained on the others
-        #[arg(long, default_value_t = 128)]
+        /// Leave out the last N images altogether, for tests
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        left_out: usize,
+        /// Measure on the last N images before these; the local factor is trained on the others
+        #[arg(long, value_name = "N", default_value_t = 128)]
         held_out: usize,
         /// Measure on the last N of the held-out images only, and leave the first ones for tests
         #[arg(long, value_name = "N")]
         measure: Option<usize>,
-        /// How to fit images of another size: crop and resize, or pad with black
+        /// How to fit images of another size: crop and resize, pad with black, or cut out the middle
         #[arg(long, value_enum, default_value_t = Fitting::Crop)]
         fit: Fitting,
+        /// Side of the images to measure on, for a network of any size [default: what it was trained on]
+        #[arg(long, value_name = "PIXELS")]
+        side: Option<usize>,
         /// Random seed
         #[arg(long, default_value_t = 0)]
         seed: u64,
@@ -77,19 +83,26 @@ pub enum Command {
 pub enum Fitting {
     Crop,
     Pad,
+    Cut,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     match (&args.command, &args.config) {
         (Some(Command::Export { run, out }), _) => export(run, out),
-        (Some(Command::Calibrate { weights, data, held_out, measure, fit, seed, out }), _) => {
+        (
+            Some(Command::Calibrate { weights, data, left_out, held_out, measure, fit, side, seed, out }),
+            _,
+        ) => {
             let source = std::path::absolute(data)?;
-            let fit = match fit {
-                Fitting::Crop => Fit::Crop,
-                Fitting::Pad => Fit::Pad,
+            let (fit, crops) = match fit {
+                Fitting::Crop => (Fit::Crop, None),
+                Fitting::Pad => (Fit::Pad, None),
+                Fitting::Cut => (Fit::Crop, Some(Crops::default())),
             };
-            let data = DataConfig { source, held_out: *held_out, flip: false, fit };
-            calibrate(weights, &data, *measure, *seed, out)
+            let (held_out, left_out) = (*held_out, *left_out);
+            let data = DataConfig { source, left_out, held_out, flip: false, fit, crops };
+            let how = Calibration { measure: *measure, side: *side, seed: *seed };
+            calibrate(weights, &data, &how, out)
         }
         (None, Some(config)) => train(args, config),
         (None, None) => anyhow::bail!("missing --config FILE"),
@@ -113,15 +126,9 @@ fn export(run: &Path, out: &Path) -> anyhow::Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn calibrate(
-    weights: &Path,
-    data: &DataConfig,
-    measure: Option<usize>,
-    seed: u64,
-    out: &Path,
-) -> anyhow::Result<Outcome> {
+fn calibrate(weights: &Path, data: &DataConfig, how: &Calibration, out: &Path) -> anyhow::Result<Outcome> {
     let mut bar = Bar::new()?;
-    let done = match daps::train::calibrate(weights, data, measure, seed, out, &mut bar) {
+    let done = match daps::train::calibrate(weights, data, how, out, &mut bar) {
         Err(error) if error.is_cancelled() => {
             tell("stopped; nothing was written");
             return Ok(Outcome::Stopped);

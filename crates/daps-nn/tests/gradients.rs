@@ -158,6 +158,15 @@ fn group_norm() {
 }
 
 #[test]
+fn modulation() {
+    for shape in [&[3usize, 12, 7, 5], &[1, 37, 20, 16], &[2, 3, 1, 1]] {
+        check("modulation", &[shape, &[shape[0], 2 * shape[1]]], &|t, candle| {
+            map(&t[0], candle)?.modulate_silu(&rows(&t[1], candle)?)?.to_nchw()
+        });
+    }
+}
+
+#[test]
 fn layer_norm() {
     check("layer norm", &[&[2, 13, 9, 8], &[13], &[13]], &|t, candle| {
         LayerNorm::new(t[1].clone(), t[2].clone(), 1e-5)?.forward(&map(&t[0], candle)?)?.to_nchw()

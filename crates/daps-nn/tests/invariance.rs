@@ -20,7 +20,7 @@ fn network(x: &FeatureMap, embedding: &FeatureMap, w: &[Tensor]) -> Result<Featu
     let conv = |i: usize, config| Conv2d::new(w[i].clone(), None, config);
     let rows = Linear::new(w[2].clone(), None)?.forward(&embedding.silu()?)?;
     let h = conv(3, ConvConfig::same(3))?.forward(&norm(0, 8)?.forward_silu(x)?)?;
-    let h = norm(0, 8)?.on(&h).scale_shift(&rows).silu().run()?;
+    let h = norm(0, 8)?.on(&h).scale_shift(&rows).silu().run()?.modulate_silu(&rows)?;
     let h = conv(4, ConvConfig::same(3))?.on(&h).residual(x).scale(0.5f64.sqrt()).run()?;
     let a = self_attention(&conv(5, ConvConfig::same(1))?.forward(&h)?, 2, QkvOrder::QkvFirst)?;
     let h = LayerNorm::new(w[0].clone(), w[1].clone(), 1e-5)?.forward(&a)?.add(&h)?;

@@ -76,7 +76,14 @@ fn sliced(source: &Source, shape: [usize; 3], base: &Path) -> Result<(Tensor, Ve
         return Err(Error::content(&path, hint));
     }
     let held_out = source.held_out.unwrap_or(0);
-    let config = DataConfig { source: PathBuf::from(&path), held_out, flip: false, fit: source.fit };
+    let config = DataConfig {
+        source: PathBuf::from(&path),
+        held_out,
+        flip: false,
+        fit: source.fit,
+        crops: None,
+        left_out: 0,
+    };
     let data = Dataset::read(&config, shape, Path::new(""))?;
     let all = data.train.len() + data.held_out.len();
     let (images, before) = match source.held_out {

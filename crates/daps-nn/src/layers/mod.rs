@@ -6,6 +6,7 @@ pub(crate) mod conv_cpu;
 pub(crate) mod group_norm;
 pub(crate) mod layer_norm;
 pub(crate) mod linear;
+mod modulation;
 
 use crate::error::{Error, Result};
 use crate::feature_map::shape_error;

@@ -7,7 +7,10 @@ use daps_core::{Kind, Scale, Space};
 use serde::{Deserialize, Serialize};
 
 use super::song::{DecoderType, EmbeddingType, EncoderType};
-use super::{AdmConfig, ConvNetConfig, DhariwalConfig, Network, Parameters, Preconditioning, SongConfig};
+use super::{
+    AdmConfig, ConvNetConfig, ConvUnetConfig, DhariwalConfig, Network, Parameters, Preconditioning,
+    SongConfig,
+};
 use crate::{Error, Result};
 
 /// A network's architecture; `kind` in a configuration names the variant.
@@ -20,6 +23,8 @@ pub enum Architecture {
     Song(SongConfig),
     /// EDM's `DhariwalUNet`.
     Dhariwal(DhariwalConfig),
+    /// Our U-Net of convolutions alone, for images of any size.
+    ConvUnet(ConvUnetConfig),
     /// A plain network for classes.
     ConvNet(ConvNetConfig),
 }
@@ -150,6 +155,7 @@ impl NetworkConfig {
             Architecture::Adm(config) => config.check()?,
             Architecture::Song(config) => config.check()?,
             Architecture::Dhariwal(config) => config.check()?,
+            Architecture::ConvUnet(config) => config.check()?,
             Architecture::ConvNet(config) => config.check()?,
         }
         let classifies = matches!(self.preconditioning, Preconditioning::Classes);
@@ -218,6 +224,7 @@ impl NetworkConfig {
             Architecture::Adm(c) => (c.channels, c.image_size),
             Architecture::Song(c) => (c.channels, c.image_size),
             Architecture::Dhariwal(c) => (c.channels, c.image_size),
+            Architecture::ConvUnet(c) => (c.channels, c.image_size),
             Architecture::ConvNet(c) => (c.channels, c.image_size),
         };
         [channels, size, size]
@@ -231,6 +238,7 @@ impl NetworkConfig {
                 Architecture::Adm(c) => c.factor(),
                 Architecture::Song(c) => 1 << (c.channel_mult.len().max(1) - 1),
                 Architecture::Dhariwal(c) => 1 << (c.channel_mult.len().max(1) - 1),
+                Architecture::ConvUnet(c) => c.factor(),
                 Architecture::ConvNet(c) => c.image_size,
             }
     }
@@ -242,7 +250,7 @@ impl NetworkConfig {
             Architecture::Adm(c) => c.num_classes.unwrap_or(0),
             Architecture::Song(c) => c.label_dim,
             Architecture::Dhariwal(c) => c.label_dim,
-            Architecture::ConvNet(_) => 0,
+            Architecture::ConvUnet(_) | Architecture::ConvNet(_) => 0,
         }
     }
 
@@ -284,6 +292,7 @@ impl NetworkConfig {
             Architecture::Adm(config) => Box::new(config.build(parameters)?),
             Architecture::Song(config) => Box::new(config.build(parameters)?),
             Architecture::Dhariwal(config) => Box::new(config.build(parameters)?),
+            Architecture::ConvUnet(config) => Box::new(config.build(parameters)?),
             Architecture::ConvNet(config) => Box::new(config.build(parameters)?),
         })
     }

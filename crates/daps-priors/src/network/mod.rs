@@ -4,6 +4,7 @@
 mod adm;
 pub mod bench;
 mod config;
+mod conv_unet;
 mod convnet;
 mod dhariwal;
 mod edm_block;
@@ -19,6 +20,7 @@ use daps_nn::FeatureMap;
 
 pub use adm::AdmConfig;
 pub use config::{Architecture, NAMED, Named, NetworkConfig, SpaceConfig, named};
+pub use conv_unet::ConvUnetConfig;
 pub use convnet::ConvNetConfig;
 pub use dhariwal::DhariwalConfig;
 pub(crate) use embedding::sinusoids;

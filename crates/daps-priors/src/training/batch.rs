@@ -13,6 +13,7 @@ const ORDER: usize = 0;
 const MIRROR: usize = 1;
 const LEVEL: usize = 2;
 const SHIFT: usize = 3;
+const PART: usize = 4;
 
 /// One step's input.
 #[derive(Clone, Debug)]
@@ -69,16 +70,16 @@ impl Batches {
 
     /// The batch of a step.
     pub fn at(&mut self, step: u64, images: &Images) -> Result<Batch> {
-        let (chosen, noise) = self.choose(step, images.len());
-        let (x0, sigma) = (images.select(&chosen)?, self.levels(step, &noise));
+        let (x0, noise) = self.shown(step, images)?;
+        let sigma = self.levels(step, &noise);
         let at = Address::new(step as usize, Purpose::Renoise, 0);
         Ok(Batch { x0, noise: noise.normal(at, &images.shape(), DType::F32)?, sigma })
     }
 
     /// The batch of a step as tokens, clean and corrupted.
     pub fn tokens(&mut self, step: u64, images: &Images, chain: &Corruption) -> Result<TokenBatch> {
-        let (chosen, noise) = self.choose(step, images.len());
-        let (x0, sigma) = (quantise(&images.select(&chosen)?, chain.symbols())?, self.levels(step, &noise));
+        let (x0, noise) = self.shown(step, images)?;
+        let (x0, sigma) = (quantise(&x0, chain.symbols())?, self.levels(step, &noise));
         let x_t = chain.corrupt(&x0, &sigma, &noise, Address::new(step as usize, Purpose::Renoise, 0))?;
         Ok(TokenBatch { x0, x_t, sigma })
     }
@@ -98,6 +99,13 @@ impl Batches {
         }
         let x = Tensor::from_vec(tokens, x.dims(), x.device()).map_err(daps_core::Error::from)?;
         Ok(LabelledBatch { x, labels: chosen.iter().map(|(index, _)| data.labels.train[*index]).collect() })
+    }
+
+    /// What a step shows, and its noise.
+    fn shown(&mut self, step: u64, images: &Images) -> Result<(Tensor, Noise)> {
+        let (chosen, noise) = self.choose(step, images.len());
+        let at = Address::new(step as usize, Purpose::Choice, PART);
+        Ok((images.shown(&chosen, &noise, at)?, noise))
     }
 
     /// Which images a step shows, those marked mirrored, and its noise.

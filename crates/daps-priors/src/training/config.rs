@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use daps_core::Rate;
 use serde::{Deserialize, Serialize};
 
-use super::data::{DataConfig, Dataset, Watch};
+use super::data::{DataConfig, Dataset, Fit, Watch};
 use super::file;
 use crate::network::{Architecture, NetworkConfig, Preconditioning};
 use crate::{Error, Result};
@@ -369,6 +369,13 @@ impl TrainConfig {
         }
         if self.tokens.is_some() && self.classes.is_some() {
             return Err(daps_core::Error::invalid("training", "[tokens] or [classes]", "both").into());
+        }
+        if let Some(crops) = &self.data.crops {
+            crops.check()?;
+            if self.data.fit != Fit::Crop || self.goal() != Goal::Denoiser {
+                let expected = "a denoiser, and no data.fit";
+                return Err(daps_core::Error::invalid("data.crops", expected, "another setting").into());
+            }
         }
         let network = self.network(self.loss.sigma_data.unwrap_or(1.0));
         network.check()?;

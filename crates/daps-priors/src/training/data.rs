@@ -1,6 +1,7 @@
 //! A data set in memory, and the part of it that is never trained on.
 
 mod adapted;
+mod crops;
 mod labels;
 mod pictures;
 mod read;
@@ -10,13 +11,16 @@ use std::path::{Path, PathBuf};
 
 use candle_core::{Device, Tensor};
 use daps_core::tensors::BLOCK;
+use daps_core::{Address, Noise};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use adapted::Adapted;
+pub use crops::Crops;
 pub use labels::read_labels;
 
+use self::crops::Whole;
 use crate::{Error, Result};
 
 /// Someone who waits for images to be read: told how many of how many are read, and free to stop it.
@@ -29,7 +33,10 @@ pub struct DataConfig {
     /// A folder of pictures, a tar of them, an IDX file (MNIST) or a `.npy` array, the files perhaps compressed with
     /// gzip; relative to the configuration.
     pub source: PathBuf,
-    /// How many of the last images, in the order of their names, are kept apart and never trained on.
+    /// How many of the last images, in the order of their names, are left out altogether: they are there for tests.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub left_out: usize,
+    /// How many of the last images before these are kept apart and never trained on.
     #[serde(default)]
     pub held_out: usize,
     /// Whether to show each image mirrored half of the time.
@@ -38,6 +45,15 @@ pub struct DataConfig {
     /// How pictures of another size are brought to the network's.
     #[serde(default)]
     pub fit: Fit,
+    /// Random parts of pictures are shown instead of whole ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub crops: Option<Crops>,
+}
+
+// Absent from files that were written before there was one.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// How a picture of another size is made to fit.
@@ -51,7 +67,7 @@ pub enum Fit {
     Pad,
 }
 
-/// Images of one shape; bytes stand for [-1, 1].
+/// Images of one shape, or parts of that shape of larger ones; bytes stand for [-1, 1].
 #[derive(Clone, Debug)]
 pub struct Images {
     shape: [usize; 3],
@@ -62,6 +78,7 @@ pub struct Images {
 enum Pixels {
     Bytes(Vec<u8>),
     Floats(Vec<f32>),
+    Parts(Vec<Whole>, Crops),
 }
 
 impl Images {
@@ -77,14 +94,19 @@ impl Images {
         Self { shape, pixels: Pixels::Floats(floats) }
     }
 
+    /// Parts of larger images.
+    fn parts(shape: [usize; 3], images: Vec<Whole>, crops: Crops) -> Self {
+        Self { shape, pixels: Pixels::Parts(images, crops) }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        let values = match &self.pixels {
-            Pixels::Bytes(v) => v.len(),
-            Pixels::Floats(v) => v.len(),
-        };
-        values / self.size()
+        match &self.pixels {
+            Pixels::Bytes(v) => v.len() / self.size(),
+            Pixels::Floats(v) => v.len() / self.size(),
+            Pixels::Parts(images, _) => images.len(),
+        }
     }
 
     /// Whether there are none.
@@ -103,7 +125,7 @@ impl Images {
         self.shape.iter().product()
     }
 
-    /// Writes one image, mirrored where asked for.
+    /// Writes one image, mirrored where asked for; of a larger one its middle.
     pub fn copy(&self, index: usize, mirrored: bool, out: &mut [f32]) {
         let range = index * self.size()..(index + 1) * self.size();
         match &self.pixels {
@@ -111,6 +133,7 @@ impl Images {
                 out.iter_mut().zip(&v[range]).for_each(|(o, b)| *o = f32::from(*b) / 127.5 - 1.0);
             }
             Pixels::Floats(v) => out.copy_from_slice(&v[range]),
+            Pixels::Parts(images, crops) => crops.middle(&images[index], self.shape, out),
         }
         if mirrored {
             out.chunks_mut(self.shape[2]).for_each(<[f32]>::reverse);
@@ -119,10 +142,29 @@ impl Images {
 
     /// The chosen images as `[n, channels, height, width]`, those marked mirrored.
     pub fn select(&self, chosen: &[(usize, bool)]) -> Result<Tensor> {
+        self.each(chosen, |_, index, mirrored, out| self.copy(index, mirrored, out))
+    }
+
+    /// The same to be trained on: of larger images random parts, each with the noise of its row at an address.
+    pub fn shown(&self, chosen: &[(usize, bool)], noise: &Noise, at: Address) -> Result<Tensor> {
+        let Pixels::Parts(images, crops) = &self.pixels else { return self.select(chosen) };
+        self.each(chosen, |row, index, mirrored, out| {
+            crops.part(&images[index], self.shape, &mut noise.stream(row, at), out);
+            if mirrored {
+                out.chunks_mut(self.shape[2]).for_each(<[f32]>::reverse);
+            }
+        })
+    }
+
+    fn each(
+        &self,
+        chosen: &[(usize, bool)],
+        write: impl Fn(usize, usize, bool, &mut [f32]) + Sync,
+    ) -> Result<Tensor> {
         let [c, h, w] = self.shape;
         let mut values = vec![0f32; chosen.len() * self.size()];
-        let rows = values.par_chunks_mut(self.size()).zip(chosen);
-        rows.for_each(|(out, (index, mirrored))| self.copy(*index, *mirrored, out));
+        let rows = values.par_chunks_mut(self.size()).zip(chosen).enumerate();
+        rows.for_each(|(row, (out, (index, mirrored)))| write(row, *index, *mirrored, out));
         let tensor = Tensor::from_vec(values, (chosen.len(), c, h, w), &Device::Cpu);
         Ok(tensor.map_err(daps_core::Error::from)?)
     }
@@ -157,10 +199,11 @@ impl Images {
 
     /// Cuts off the last `count` images.
     fn split_off(&mut self, count: usize) -> Self {
-        let at = (self.len() - count) * self.size();
+        let (first, size) = (self.len() - count, self.size());
         let pixels = match &mut self.pixels {
-            Pixels::Bytes(v) => Pixels::Bytes(v.split_off(at)),
-            Pixels::Floats(v) => Pixels::Floats(v.split_off(at)),
+            Pixels::Bytes(v) => Pixels::Bytes(v.split_off(first * size)),
+            Pixels::Floats(v) => Pixels::Floats(v.split_off(first * size)),
+            Pixels::Parts(images, crops) => Pixels::Parts(images.split_off(first), crops.clone()),
         };
         Self { shape: self.shape, pixels }
     }
@@ -171,6 +214,10 @@ impl Images {
             Pixels::Bytes(v) => hash.update(v),
             Pixels::Floats(v) => v.chunks(BLOCK).for_each(|part| {
                 hash.update(part.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>());
+            }),
+            Pixels::Parts(images, _) => images.iter().for_each(|image| {
+                hash.update(format!("{}x{}\n", image.height, image.width));
+                hash.update(&image.planes);
             }),
         }
     }
@@ -214,7 +261,15 @@ impl Dataset {
         watch: &mut Watch,
     ) -> Result<Self> {
         let source = base.join(&config.source);
-        let (images, adapted) = read::read(&source, shape, config.fit, watch)?;
+        let (mut images, adapted) = read::read(&source, shape, config, watch)?;
+        if config.left_out > images.len() {
+            let (count, left_out) = (images.len(), config.left_out);
+            return Err(Error::file(
+                &source,
+                format!("has {count} images, fewer than the {left_out} to be left out"),
+            ));
+        }
+        images.split_off(config.left_out);
         let data = Self::split(images, config.held_out).map_err(|reason| Error::file(&source, reason))?;
         Ok(Self { adapted: Some(adapted), ..data })
     }

@@ -19,7 +19,7 @@ pub use config::{
     TrainConfig,
 };
 pub use curve::{Loss, Point, WINDOW};
-pub use data::{Adapted, DataConfig, Dataset, Fit, Images, Labels, Watch, read_labels};
+pub use data::{Adapted, Crops, DataConfig, Dataset, Fit, Images, Labels, Watch, read_labels};
 pub use export::{Export, export_classifier, export_tokens, spread_levels, write_measured};
 pub use file::at_setting;
 pub use local::{LOCAL_STEPS, train_local};

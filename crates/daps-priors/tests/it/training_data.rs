@@ -9,7 +9,7 @@ use daps_priors::training::{DataConfig, Dataset, Fit};
 use image::{GrayImage, Luma, Rgb, RgbImage};
 
 fn read(dir: &Path, source: &str, shape: [usize; 3], held_out: usize, fit: Fit) -> Result<Dataset, String> {
-    let config = DataConfig { source: source.into(), held_out, flip: false, fit };
+    let config = DataConfig { source: source.into(), held_out, flip: false, fit, crops: None, left_out: 0 };
     Dataset::read(&config, shape, dir).map_err(|e| e.to_string())
 }
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use daps_core::Rate;
 use daps_priors::network::{
-    AdmConfig, Architecture, ConvNetConfig, DecoderType, DhariwalConfig, EmbeddingType, EncoderType,
-    SongConfig,
+    AdmConfig, Architecture, ConvNetConfig, ConvUnetConfig, DecoderType, DhariwalConfig, EmbeddingType,
+    EncoderType, SongConfig,
 };
 use daps_priors::training::{
-    CardConfig, ClassesConfig, DataConfig, EmaConfig, Fit, LossConfig, OptimizerConfig, TestConfig,
+    CardConfig, ClassesConfig, Crops, DataConfig, EmaConfig, Fit, LossConfig, OptimizerConfig, TestConfig,
     TokensConfig, TrainConfig,
 };
 use toml::{Table, Value};
@@ -43,7 +43,7 @@ fn leaves(table: &Table) -> BTreeMap<String, Value> {
 }
 
 /// Every kind of network with every setting given: a new one does not compile until it stands here.
-fn networks() -> [Architecture; 4] {
+fn networks() -> [Architecture; 5] {
     let adm = AdmConfig {
         image_size: 8,
         channels: 3,
@@ -89,6 +89,7 @@ fn networks() -> [Architecture; 4] {
         num_blocks: 1,
         attn_resolutions: vec![4],
     };
+    let conv_unet = ConvUnetConfig { image_size: 8, channels: 1, widths: vec![8], blocks: vec![1] };
     let conv_net = ConvNetConfig {
         image_size: 8,
         channels: 1,
@@ -102,6 +103,7 @@ fn networks() -> [Architecture; 4] {
         Architecture::Adm(adm),
         Architecture::Song(song),
         Architecture::Dhariwal(dhariwal),
+        Architecture::ConvUnet(conv_unet),
         Architecture::ConvNet(conv_net),
     ]
 }
@@ -124,7 +126,14 @@ fn everything(network: Architecture) -> TrainConfig {
             shift: 1,
             test: Some(TestConfig { images: "a".into(), labels: "a".into() }),
         }),
-        data: DataConfig { source: "a".into(), held_out: 1, flip: true, fit: Fit::Crop },
+        data: DataConfig {
+            source: "a".into(),
+            held_out: 1,
+            flip: true,
+            fit: Fit::Crop,
+            crops: Some(Crops::default()),
+            left_out: 1,
+        },
         network,
         loss: LossConfig { p_mean: 1.0, p_std: 1.0, sigma_data: Some(1.0) },
         optimizer: OptimizerConfig {
@@ -162,7 +171,7 @@ fn the_example_is_a_training_and_has_every_key() {
 #[test]
 fn every_value_of_the_example_can_be_taken_in() {
     let shown: Table = whole().parse().unwrap();
-    for (network, kind) in networks().into_iter().zip(["adm", "song", "dhariwal", "conv-net"]) {
+    for (network, kind) in networks().into_iter().zip(["adm", "song", "dhariwal", "conv-unet", "conv-net"]) {
         let known = keys(&everything(network));
         let mut table = shown.clone();
         let own = table["network"].as_table_mut().unwrap();

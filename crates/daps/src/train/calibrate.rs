@@ -28,13 +28,23 @@ pub struct Calibrated {
     pub trained: usize,
 }
 
-/// Writes the prior of a file again, with its error measured anew: its covariance on the last `measure` of the held-out images, where it
-/// is larger on the images that are not held out.
+/// How an error is measured anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Calibration {
+    /// On the last so many of the held-out images; none: on as many as an export takes.
+    pub measure: Option<usize>,
+    /// On images of this side; none: the side that the network was trained on.
+    pub side: Option<usize>,
+    /// Seed of the noise and of the local factor's training.
+    pub seed: u64,
+}
+
+/// Writes the prior of a file again, with its error measured anew: its covariance on held-out images, where it is larger on the images
+/// that are not held out.
 pub fn calibrate(
     weights: &Path,
     data: &DataConfig,
-    measure: Option<usize>,
-    seed: u64,
+    &Calibration { measure, side, seed }: &Calibration,
     out: &Path,
     progress: &mut dyn Progress,
 ) -> Result<Calibrated> {
@@ -42,8 +52,12 @@ pub fn calibrate(
     let config = opened.needed_config()?;
     let about = opened.metadata().clone();
     let tensors = opened.read()?.tensors;
-    let prior = NetworkPrior::new(&config, tensors.clone())?;
-    let shape = config.shape();
+    let mut prior = NetworkPrior::new(&config, tensors.clone())?;
+    let mut shape = config.shape();
+    if let Some(side) = side {
+        prior = prior.with_size(side, side)?;
+        shape = [shape[0], side, side];
+    }
     let data = watched(progress, |watch| Dataset::read_watched(data, shape, Path::new(""), watch))?;
     let measured = measure.unwrap_or(MOST).min(data.held_out.len());
     if measured < 2 || data.train.is_empty() {

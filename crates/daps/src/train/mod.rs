@@ -27,7 +27,7 @@ use crate::progress::Progress;
 use crate::{Error, Result, files, picture};
 use validation::Validation;
 
-pub use calibrate::{Calibrated, calibrate};
+pub use calibrate::{Calibrated, Calibration, calibrate};
 pub use export::{Exported, export};
 
 const CONFIG: &str = "config.toml";

@@ -18,7 +18,8 @@ pub(super) struct Seen {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapted {
     shape: [usize; 3],
-    fit: Fit,
+    /// None where parts are cut out, of any size.
+    fit: Option<Fit>,
     /// Pictures by width and height.
     sizes: BTreeMap<(usize, usize), usize>,
     grey: usize,
@@ -30,8 +31,13 @@ pub struct Adapted {
 
 impl Adapted {
     pub(super) fn new(shape: [usize; 3], fit: Fit) -> Self {
+        Self { fit: Some(fit), ..Self::parts(shape) }
+    }
+
+    /// Of images of which parts are shown.
+    pub(super) fn parts(shape: [usize; 3]) -> Self {
         let sizes = BTreeMap::new();
-        Self { shape, fit, sizes, grey: 0, transparent: 0, animated: 0, values: None }
+        Self { shape, fit: None, sizes, grey: 0, transparent: 0, animated: 0, values: None }
     }
 
     pub(super) fn add(&mut self, seen: Seen) {
@@ -74,11 +80,11 @@ impl Adapted {
         let mut notes = Vec::new();
         let of = |n: usize| if n == total { format!("all {total}") } else { format!("{n} of {total}") };
         let other = self.count(|w, h| (w, h) != (width, height));
-        if other > 0 && self.fit == Fit::Pad && self.sizes.len() > 1 {
+        if other > 0 && self.fit == Some(Fit::Pad) && self.sizes.len() > 1 {
             let sizes = self.sizes();
             notes.push(format!("the images have {sizes}; they are padded with black to {width}x{height}"));
         }
-        if other > 0 && self.fit == Fit::Crop {
+        if other > 0 && self.fit == Some(Fit::Crop) {
             let shrunk = self.count(|w, h| w > width && h > height);
             let enlarged = self.count(|w, h| w < width || h < height);
             let cropped = self.count(|w, h| w * height != h * width);
@@ -135,7 +141,7 @@ impl Adapted {
     pub fn far_too_small(&self) -> Option<(usize, usize)> {
         let [_, height, width] = self.shape;
         let small = self.count(|w, h| 2 * w <= width && 2 * h <= height);
-        let all = self.fit == Fit::Crop && small > 0 && small == self.total();
+        let all = self.fit == Some(Fit::Crop) && small > 0 && small == self.total();
         self.sizes.keys().copied().max_by_key(|(w, h)| w * h).filter(|_| all)
     }
 }

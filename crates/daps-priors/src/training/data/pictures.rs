@@ -6,10 +6,23 @@ use image::imageops::FilterType;
 
 use super::Fit;
 use super::adapted::Seen;
+use super::crops::Whole;
 
 /// Decodes a picture (turned upright, transparency laid on white, of an animation the first frame) and makes it fit; tells what the
 /// file showed before.
 pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Vec<u8>, Seen), String> {
+    let (picture, seen) = opened(bytes)?;
+    Ok((fitted(&picture, shape, fit)?, seen))
+}
+
+/// Decodes a picture and leaves it as large as it is.
+pub(super) fn whole(bytes: &[u8], channels: usize) -> Result<(Whole, Seen), String> {
+    let (picture, seen) = opened(bytes)?;
+    let planes = fitted(&picture, [channels, seen.height, seen.width], Fit::Pad)?;
+    Ok((Whole { height: seen.height, width: seen.width, planes }, seen))
+}
+
+fn opened(bytes: &[u8]) -> Result<(DynamicImage, Seen), String> {
     let found = daps_files::open(bytes).map_err(|e| e.to_string())?;
     let mut picture = found.pixels;
     let grey = !picture.color().has_color();
@@ -20,7 +33,7 @@ pub(super) fn decode(bytes: &[u8], shape: [usize; 3], fit: Fit) -> Result<(Vec<u
     }
     let (width, height) = (picture.width() as usize, picture.height() as usize);
     let seen = Seen { width, height, grey, transparent, animated: found.is_animated };
-    Ok((fitted(&picture, shape, fit)?, seen))
+    Ok((picture, seen))
 }
 
 /// Bytes, channel by channel.

@@ -9,8 +9,9 @@ use image::{DynamicImage, GrayImage};
 use rayon::prelude::*;
 
 use super::adapted::{Adapted, Seen};
+use super::crops::Whole;
 use super::pictures;
-use super::{Fit, Images, Watch};
+use super::{Crops, DataConfig, Fit, Images, Watch};
 use crate::{Error, Result};
 
 /// Pictures that are decoded between two looks at whoever waits.
@@ -20,21 +21,32 @@ const CHUNK: usize = 64;
 pub(super) fn read(
     source: &Path,
     shape: [usize; 3],
-    fit: Fit,
+    config: &DataConfig,
     watch: &mut Watch,
 ) -> Result<(Images, Adapted)> {
+    let fit = config.fit;
+    let pictures = |files: Vec<Named>, watch: &mut Watch| match &config.crops {
+        Some(crops) => read_whole(source, files, shape, crops, watch),
+        None => fit_all(source, files, shape, fit, watch),
+    };
     if source.is_dir() {
-        return decode_all(source, folder(source)?, shape, fit, watch);
+        return pictures(folder(source)?, watch);
     }
     let bytes = unpacked(source)?;
+    if bytes.get(257..262) == Some(b"ustar") {
+        return pictures(tar(source, &bytes)?, watch);
+    }
+    if config.crops.is_some() {
+        return Err(Error::file(
+            source,
+            "is not a folder or a tar of images, of which data.crops shows parts",
+        ));
+    }
     if bytes.starts_with(&[0, 0, 8, 3]) {
         return idx(&bytes, shape, fit).map_err(|reason| Error::file(source, reason));
     }
     if bytes.starts_with(b"\x93NUMPY") {
         return npy(source, &bytes, shape, fit);
-    }
-    if bytes.get(257..262) == Some(b"ustar") {
-        return decode_all(source, tar(source, &bytes)?, shape, fit, watch);
     }
     Err(Error::file(source, "is not a folder of images, a tar, an IDX or a .npy file"))
 }
@@ -57,12 +69,13 @@ enum Encoded {
 }
 
 impl Encoded {
-    fn decode(&self, shape: [usize; 3], fit: Fit) -> std::result::Result<(Vec<u8>, Seen), String> {
+    fn decode<T>(
+        &self,
+        decode: impl Fn(&[u8]) -> std::result::Result<T, String>,
+    ) -> std::result::Result<T, String> {
         match self {
-            Self::At(path) => {
-                pictures::decode(&daps_files::read(path).map_err(|e| e.to_string())?, shape, fit)
-            }
-            Self::Here(bytes) => pictures::decode(bytes, shape, fit),
+            Self::At(path) => decode(&daps_files::read(path).map_err(|e| e.to_string())?),
+            Self::Here(bytes) => decode(bytes),
         }
     }
 }
@@ -94,13 +107,59 @@ fn tar(source: &Path, bytes: &[u8]) -> Result<Vec<Named>> {
     Ok(files)
 }
 
-fn decode_all(
+/// Pictures that are made to fit.
+fn fit_all(
     source: &Path,
-    mut files: Vec<Named>,
+    files: Vec<Named>,
     shape: [usize; 3],
     fit: Fit,
     watch: &mut Watch,
 ) -> Result<(Images, Adapted)> {
+    let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
+    let mut adapted = Adapted::new(shape, fit);
+    let decode = |bytes: &[u8]| pictures::decode(bytes, shape, fit);
+    decode_all(source, files, shape, &decode, watch, &mut |_, (bytes, seen)| {
+        pixels.extend(bytes);
+        adapted.add(seen);
+        Ok(())
+    })?;
+    Ok((Images::bytes(shape, pixels), adapted))
+}
+
+/// Pictures of their own size, of which parts are shown.
+fn read_whole(
+    source: &Path,
+    files: Vec<Named>,
+    shape: [usize; 3],
+    crops: &Crops,
+    watch: &mut Watch,
+) -> Result<(Images, Adapted)> {
+    let (mut images, mut adapted) = (Vec::new(), Adapted::parts(shape));
+    let decode = |bytes: &[u8]| pictures::whole(bytes, shape[0]);
+    decode_all(source, files, shape, &decode, watch, &mut |path, (whole, seen): (Whole, Seen)| {
+        if whole.height.min(whole.width) < shape[1] {
+            let (w, h, side) = (whole.width, whole.height, shape[1]);
+            return Err(Error::file(
+                path,
+                format!("is {w}x{h}, smaller than the parts of {side}x{side} to be shown"),
+            ));
+        }
+        images.push(whole);
+        adapted.add(seen);
+        Ok(())
+    })?;
+    Ok((Images::parts(shape, images, crops.clone()), adapted))
+}
+
+/// Decodes all pictures in the order of their names and hands them over.
+fn decode_all<T: Send>(
+    source: &Path,
+    mut files: Vec<Named>,
+    shape: [usize; 3],
+    decode: &(dyn Fn(&[u8]) -> std::result::Result<T, String> + Sync),
+    watch: &mut Watch,
+    take: &mut dyn FnMut(&Path, T) -> Result<()>,
+) -> Result<()> {
     if files.is_empty() {
         return Err(Error::file(source, format!("holds no images ({})", ENDINGS.join(", "))));
     }
@@ -109,21 +168,18 @@ fn decode_all(
         let reason = format!("image files have 1 or 3 channels, the network has {}", shape[0]);
         return Err(Error::file(source, reason));
     }
-    let mut pixels = Vec::with_capacity(files.len() * shape.iter().product::<usize>());
-    let mut adapted = Adapted::new(shape, fit);
     for (index, chunk) in files.chunks(CHUNK).enumerate() {
         if watch(index * CHUNK, files.len()).is_break() {
             let (level, of) = (index * CHUNK, files.len());
             return Err(daps_core::Error::Cancelled { level, of }.into());
         }
-        let decoded: Vec<_> = chunk.par_iter().map(|(_, picture)| picture.decode(shape, fit)).collect();
+        let decoded: Vec<_> = chunk.par_iter().map(|(_, picture)| picture.decode(decode)).collect();
         for ((name, _), picture) in chunk.iter().zip(decoded) {
-            let (bytes, seen) = picture.map_err(|reason| Error::file(&source.join(name), reason))?;
-            pixels.extend(bytes);
-            adapted.add(seen);
+            let path = source.join(name);
+            take(&path, picture.map_err(|reason| Error::file(&path, reason))?)?;
         }
     }
-    Ok((Images::bytes(shape, pixels), adapted))
+    Ok(())
 }
 
 fn gunzip(bytes: Vec<u8>) -> std::io::Result<Vec<u8>> {
