@@ -1,12 +1,13 @@
 //! Images by frequency: the orthonormal two-dimensional cosine transform of every channel. Natural images have nearly
 //! uncorrelated coefficients there, and so have the errors of a denoiser.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
-use faer::{MatMut, MatRef};
 use rayon::prelude::*;
 
-use crate::linalg::{Factor, product};
-use crate::tensors::{check_rows, map_rows, with_slice};
+use crate::line::{Line, Number};
+use crate::tensors::{BLOCK, Real, check_rows, map_rows, with_slice};
 use crate::{Error, Result, with_real};
 
 /// Red, green and blue into grey and two differences of colour, orthonormal.
@@ -21,52 +22,8 @@ const COLORS: [[f64; 3]; 3] = [
 #[derive(Clone, Debug)]
 pub struct Cosines {
     shape: [usize; 3],
-    height: Entries,
-    width: Entries,
-}
-
-/// The entries of a matrix in both number types.
-#[derive(Clone, Debug)]
-pub(crate) struct Entries {
-    single: Vec<f32>,
-    double: Vec<f64>,
-}
-
-impl Entries {
-    pub(crate) fn new(double: Vec<f64>) -> Self {
-        Self { single: double.iter().map(|v| *v as f32).collect(), double }
-    }
-
-    /// The matrix of one side, `n x n`, row-major: row k is the cosine of frequency k.
-    fn cosines(n: usize) -> Self {
-        let entry = |k: usize, i: usize| {
-            let norm = if k == 0 { 1.0 } else { 2.0f64 };
-            (norm / n as f64).sqrt()
-                * (std::f64::consts::PI * k as f64 * (2 * i + 1) as f64 / (2 * n) as f64).cos()
-        };
-        Self::new((0..n * n).map(|at| entry(at / n, at % n)).collect())
-    }
-
-    /// The entries in f64.
-    pub(crate) fn double(&self) -> &[f64] {
-        &self.double
-    }
-}
-
-pub(crate) trait Number: Factor {
-    fn entries(of: &Entries) -> &[Self];
-}
-
-impl Number for f32 {
-    fn entries(of: &Entries) -> &[Self] {
-        &of.single
-    }
-}
-
-impl Number for f64 {
-    fn entries(of: &Entries) -> &[Self] {
-        &of.double
-    }
+    height: Arc<Line>,
+    width: Arc<Line>,
 }
 
 impl Cosines {
@@ -81,8 +38,8 @@ impl Cosines {
         };
         Ok(Self {
             shape: [channels, height, width],
-            height: Entries::cosines(height),
-            width: Entries::cosines(width),
+            height: Arc::new(Line::new(height)),
+            width: Arc::new(Line::new(width)),
         })
     }
 
@@ -96,8 +53,32 @@ impl Cosines {
     #[must_use]
     pub fn frequencies(&self) -> Vec<f64> {
         let [_, height, width] = self.shape;
-        let at = |k: usize| ((k / width) as f64 / height as f64).hypot((k % width) as f64 / width as f64);
-        (0..height * width).map(at).collect()
+        (0..height * width).into_par_iter().map(|k| self.frequency(k)).collect()
+    }
+
+    /// That of one of them.
+    pub(crate) fn frequency(&self, k: usize) -> f64 {
+        let [_, height, width] = self.shape;
+        ((k / width) as f64 / height as f64).hypot((k % width) as f64 / width as f64)
+    }
+
+    /// Some numbers at every frequency of a plane, `[number][frequency]`, from a function that writes them for one.
+    pub(crate) fn at_frequencies<T: Real>(&self, count: usize, f: impl Fn(f64, &mut [f64]) + Sync) -> Vec<T> {
+        let plane = self.shape[1] * self.shape[2];
+        let mut out = vec![T::default(); count * plane];
+        let mut tasks: Vec<Vec<&mut [T]>> = Vec::new();
+        tasks.resize_with(plane.div_ceil(BLOCK), || Vec::with_capacity(count));
+        for numbers in out.chunks_mut(plane) {
+            tasks.iter_mut().zip(numbers.chunks_mut(BLOCK)).for_each(|(task, part)| task.push(part));
+        }
+        tasks.into_par_iter().enumerate().for_each(|(block, mut parts)| {
+            let mut at = vec![0.0; count];
+            for k in 0..parts[0].len() {
+                f(self.frequency(block * BLOCK + k), &mut at);
+                parts.iter_mut().zip(&at).for_each(|(part, v)| part[k] = T::of(*v));
+            }
+        });
+        out
     }
 
     /// T x, row by row.
@@ -145,19 +126,14 @@ impl Cosines {
         if p > height || q > width {
             return Err(Error::shape("coefficients", &self.shape, x.dims()));
         }
-        let rows = MatRef::from_row_major_slice(&T::entries(&self.height)[..p * height], p, height);
-        let columns = MatRef::from_row_major_slice(&T::entries(&self.width)[..q * width], q, width);
-        let (left, right) = if back { (rows.transpose(), columns) } else { (rows, columns.transpose()) };
         let (input, output) = (from[0] * from[1], to[0] * to[1]);
         let mut out = vec![T::default(); batch * channels * output];
         with_slice(x, |x: &[T]| {
             out.par_chunks_mut(output).zip(x.par_chunks(input)).for_each(|(out, x)| {
-                let mut half = vec![T::default(); to[0] * from[1]];
-                let mut half = MatMut::from_row_major_slice_mut(&mut half, to[0], from[1]);
-                let x = MatRef::from_row_major_slice(x, from[0], from[1]);
-                let out = MatMut::from_row_major_slice_mut(out, to[0], to[1]);
-                product(half.as_mut(), left, x);
-                product(out, half.as_ref(), right);
+                // Columns, which then lie as rows, and rows.
+                let mut turned = vec![T::default(); from[1] * to[0]];
+                self.height.turn(x, from[0], &mut turned, to[0], back);
+                self.width.turn(&turned, from[1], out, to[1], back);
             });
         })?;
         Ok(Tensor::from_vec(out, &[batch, channels, to[0], to[1]][..], &Device::Cpu)?)

@@ -242,14 +242,16 @@ impl Continuous {
         let correlated = table.bands.as_ref().is_some_and(|b| b.correlation.is_some());
         let plain = bands.plain.filter(|_| !correlated && self.model.as_local().is_none());
         let wider = plain.unwrap_or(bands.wider);
-        let widened = |values: Vec<f64>| values.iter().map(|v| wider * v).collect::<Vec<f64>>();
         if bands.channels && correlated {
-            return Frequency::correlated(
-                Arc::clone(cosines),
-                &widened(table.covariances_at(sigma, cosines)?),
-            );
+            let spectrum = table.spectrum_at(sigma, cosines.shape()[0])?;
+            return Frequency::correlated(Arc::clone(cosines), move |f, block| {
+                spectrum.covariance(f, block);
+                block.iter_mut().for_each(|v| *v *= wider);
+            });
         }
-        Frequency::new(Arc::clone(cosines), widened(table.variances_at(sigma, cosines)?))
+        let mut variances = table.variances_at(sigma, cosines)?;
+        variances.iter_mut().for_each(|v| *v *= wider);
+        Frequency::new(Arc::clone(cosines), variances)
     }
 
     /// Mean, covariance, and the denoiser calls that they took.

@@ -5,14 +5,15 @@
 //! some bound on are multiplied by it: L = (S_low + a S_high) U √v, where S_low and S_high take coefficients to pixels and a is one
 //! number for every pixel and colour axis.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use candle_core::{DType, Tensor};
 use faer::Mat;
+use rayon::prelude::*;
 
-use crate::cosines::{Entries, Number};
-use crate::linalg::eigen;
-use crate::tensors::{batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64, zip_rows};
+use crate::symmetric::eigen_in_place;
+use crate::tensors::{Real, batched, check_rows, combine, from_f64, map_rows, scale_each, to_f64, zip_rows};
 use crate::{Cosines, Error, Full, Result, with_real};
 
 /// See the module.
@@ -28,11 +29,38 @@ pub struct Frequency {
     coarse: [usize; 2],
 }
 
-/// The axes U of the channels, `[axis][channel][frequency]`: orthonormal at every frequency.
-#[derive(Debug)]
+/// Writes the covariance of the channels at a frequency, `[channel][channel]`.
+type Law = dyn Fn(f64, &mut [f64]) + Send + Sync;
+
+/// The axes U of the channels, `[axis][channel][frequency]`: orthonormal at every frequency. They are large, so each number type has
+/// them only once it is asked for.
 struct Axes {
-    channels: usize,
-    entries: Entries,
+    cosines: Arc<Cosines>,
+    law: Box<Law>,
+    single: OnceLock<Vec<f32>>,
+    double: OnceLock<Vec<f64>>,
+}
+
+trait Entry: Real {
+    fn entries(of: &Axes) -> &[Self];
+}
+
+impl Entry for f32 {
+    fn entries(of: &Axes) -> &[Self] {
+        of.single.get_or_init(|| of.entries())
+    }
+}
+
+impl Entry for f64 {
+    fn entries(of: &Axes) -> &[Self] {
+        of.double.get_or_init(|| of.entries())
+    }
+}
+
+impl fmt::Debug for Axes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Axes({:?})", self.cosines.shape())
+    }
 }
 
 /// How much larger than usual the deviation of what is fine is, at every place.
@@ -45,9 +73,37 @@ pub struct LocalFactor {
 }
 
 impl Axes {
+    fn channels(&self) -> usize {
+        self.cosines.shape()[0]
+    }
+
+    /// `[axis][frequency]`.
+    fn variances(&self) -> Vec<f64> {
+        let n = self.channels();
+        self.cosines.at_frequencies(n, |f, values| {
+            let (mut block, mut vectors) = (vec![0.0; n * n], vec![0.0; n * n]);
+            (self.law)(f, &mut block);
+            eigen_in_place(&mut block, values, &mut vectors);
+        })
+    }
+
+    fn entries<T: Real>(&self) -> Vec<T> {
+        let n = self.channels();
+        self.cosines.at_frequencies(n * n, |f, vectors| {
+            let (mut block, mut values) = (vec![0.0; n * n], vec![0.0; n]);
+            (self.law)(f, &mut block);
+            eigen_in_place(&mut block, &mut values, vectors);
+        })
+    }
+
     /// Coefficients along the axes from those of channels, or back.
-    fn turn<T: Number>(&self, c: &Tensor, back: bool) -> Result<Tensor> {
-        let (shape, n, entries) = (&c.dims()[1..], self.channels, T::entries(&self.entries));
+    fn turn<T: Entry>(&self, c: &Tensor, back: bool) -> Result<Tensor> {
+        self.weighted::<T>(c, back, |u| u)
+    }
+
+    /// Sums over channels, or axes, with a function of the axes' entries as weights.
+    fn weighted<T: Entry>(&self, c: &Tensor, back: bool, weight: fn(T) -> T) -> Result<Tensor> {
+        let (shape, n, entries) = (&c.dims()[1..], self.channels(), T::entries(self));
         map_rows::<T>("coefficients", c, shape, shape, |_, c, out| {
             let plane = c.len() / n;
             for (i, out) in out.chunks_mut(plane).enumerate() {
@@ -56,8 +112,8 @@ impl Axes {
                     let weighted = entries[at * plane..][..plane].iter().zip(c);
                     // The zeros that a fresh row has need not be read.
                     match j {
-                        0 => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out = *u * *c),
-                        _ => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out += *u * *c),
+                        0 => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out = weight(*u) * *c),
+                        _ => out.iter_mut().zip(weighted).for_each(|(out, (u, c))| *out += weight(*u) * *c),
                     }
                 }
             }
@@ -75,40 +131,27 @@ impl Frequency {
         Ok(Self { cosines, variances, axes: None, local: None, fine: Arc::default(), coarse: [0; 2] })
     }
 
-    /// From a covariance of the channels at every frequency, `[frequency][channel][channel]`, in the coordinates of the cosines.
-    pub fn correlated(cosines: Arc<Cosines>, blocks: &[f64]) -> Result<Self> {
-        let (n, plane) = (cosines.shape()[0], cosines.shape()[1] * cosines.shape()[2]);
-        if blocks.len() != n * n * plane {
-            return Err(Error::invalid(
-                "covariances by frequency",
-                (n * n * plane).to_string(),
-                blocks.len(),
-            ));
-        }
-        let (mut entries, mut variances) = (vec![0.0; blocks.len()], vec![0.0; n * plane]);
-        for (k, block) in blocks.chunks(n * n).enumerate() {
-            let matrix = Mat::from_fn(n, n, |i, j| block[i * n + j]);
-            let Some((values, vectors)) = eigen(&matrix) else {
-                return Err(Error::invalid("covariance of a frequency", "finite numbers", "others"));
-            };
-            for axis in 0..n {
-                variances[axis * plane + k] = values[axis];
-                (0..n).for_each(|i| entries[(axis * n + i) * plane + k] = vectors[(i, axis)]);
-            }
-        }
-        let axes = Some(Arc::new(Axes { channels: n, entries: Entries::new(entries) }));
-        Ok(Self { axes, ..Self::new(cosines, variances)? })
+    /// From a covariance of the channels that is a function of frequency, in the coordinates of the cosines: it is given a frequency
+    /// and writes `[channel][channel]`.
+    pub fn correlated(
+        cosines: Arc<Cosines>,
+        law: impl Fn(f64, &mut [f64]) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        let (single, double) = (OnceLock::new(), OnceLock::new());
+        let axes = Axes { cosines: Arc::clone(&cosines), law: Box::new(law), single, double };
+        let alone = Self::new(cosines, axes.variances())?;
+        Ok(Self { axes: Some(Arc::new(axes)), ..alone })
     }
 
     /// The same with a factor on what is fine.
     pub fn with_local(mut self, local: LocalFactor) -> Result<Self> {
         check_rows("local factor", &local.factor, self.cosines.shape())?;
-        let frequencies = self.cosines.frequencies();
-        let [_, height, width] = self.cosines.shape() else { unreachable!("cosines are of images") };
+        let ([_, height, width], _) = self.planes();
+        let is_fine = |k: usize| self.cosines.frequency(k) >= local.from;
         // Along an edge of the plane a frequency is that of one side.
-        let down = (0..*height).filter(|i| frequencies[i * width] < local.from).count();
-        let across = frequencies[..*width].iter().filter(|f| **f < local.from).count();
-        self.fine = Arc::new(frequencies.iter().map(|f| *f >= local.from).collect());
+        let down = (0..height).filter(|i| !is_fine(i * width)).count();
+        let across = (0..width).filter(|k| !is_fine(*k)).count();
+        self.fine = Arc::new((0..height * width).into_par_iter().map(is_fine).collect());
         self.coarse = [down, across];
         self.local = Some(local);
         Ok(self)
@@ -140,6 +183,16 @@ impl Frequency {
     /// The inverse of [`Self::forward`].
     pub fn back(&self, c: &Tensor) -> Result<Tensor> {
         self.cosines.back(&self.turn(c, true)?)
+    }
+
+    /// Coordinates from the coefficients of other waves of the same frequencies, channels as they are; orthonormal.
+    pub fn along(&self, c: &Tensor) -> Result<Tensor> {
+        self.turn(&self.cosines.colors(c)?, false)
+    }
+
+    /// The inverse of [`Self::along`].
+    pub fn along_back(&self, c: &Tensor) -> Result<Tensor> {
+        self.cosines.colors_back(&self.turn(c, true)?)
     }
 
     /// The samples that coordinates stand for once the local factor has multiplied what is fine; [`Self::back`] where there is none.
@@ -222,9 +275,7 @@ impl Frequency {
     /// Numbers of every coefficient as those of every coordinate: means over channels with the squares of the axes as weights.
     pub fn along_axes(&self, values: &Tensor) -> Result<Tensor> {
         let Some(axes) = &self.axes else { return Ok(values.clone()) };
-        let squares = axes.entries.double().iter().map(|u| u * u).collect();
-        let squares = Axes { channels: axes.channels, entries: Entries::new(squares) };
-        with_real!(values.dtype(), T => squares.turn::<T>(values, false))
+        with_real!(values.dtype(), T => axes.weighted::<T>(values, false, |u| u * u))
     }
 
     /// A number of the squares of the local factor along every colour axis, as a factor of every coordinate, `[rows, shape…]` in f64;

@@ -201,6 +201,15 @@ impl Gaussian {
         Self { beta: beta.into(), gains: OnceLock::new(), ..self.clone() }
     }
 
+    /// The same measurement, believed to have independent noise of a deviation on top of its own.
+    pub fn with_more_noise(&self, deviation: f64) -> Result<Self> {
+        let beta = match &self.beta {
+            Beta::Rows(rows) => Beta::Rows(rows.iter().map(|b| b.hypot(deviation)).collect()),
+            Beta::Each(each) => Beta::Each((each.to_dtype(DType::F64)?.sqr()? + deviation.powi(2))?.sqrt()?),
+        };
+        Ok(Self { beta, gains: OnceLock::new(), ..self.clone() })
+    }
+
     /// The operator A.
     #[must_use]
     pub fn operator(&self) -> &Arc<dyn Operator> {

@@ -71,19 +71,35 @@ pub const NOISE_MODELS: &[NoiseModelInfo] = &[
 /// How much a guessed level weighs where nothing is said: almost nothing.
 const WEIGHT: f64 = 1.0;
 
+/// Levels that the arithmetic carries, for values of about one. Samples in f32 are rounded by 6e-8 of themselves, which is 1 % of the
+/// least level and what comes of it in a sum of squares far less; far above the largest nothing is seen of any image.
+const LEVELS: [f64; 2] = [1e-5, 100.0];
+
+/// The same for counts of the brightest value: their noise is 2/√peak of the values' unit.
+const PEAKS: [f64; 2] = [1e-3, 1e10];
+
 impl NoiseModel {
-    /// Refuses numbers that no noise can have.
+    /// Refuses numbers that no noise can have, or that the arithmetic cannot carry.
     pub fn check(&self) -> Result<()> {
-        let positive = |what: &str, v: f64| match v.is_finite() && v > 0.0 {
+        let within = |what: &str, v: f64, [low, high]: [f64; 2]| match v >= low && v <= high {
             true => Ok(()),
-            false => Err(Error::invalid(what, "a positive finite number", v)),
+            false => {
+                Err(Error::invalid(what, format!("a number from {low:?} to {high:?}"), format!("{v:?}")))
+            }
         };
         match *self {
-            Self::Level(level) => positive("task.noise", level),
-            Self::Poisson { peak, background } => CountRate { gain: peak, background }.check(),
+            Self::Level(level) => within("task.noise", level, LEVELS),
+            Self::Poisson { peak, background } => {
+                CountRate { gain: peak, background }.check()?;
+                within("noise: peak", peak, PEAKS)?;
+                within("noise: background", background, [0.0, PEAKS[1]])
+            }
             Self::Unknown { level, weight } => {
-                positive("noise: level", level)?;
-                positive("noise: weight", weight)
+                within("noise: level", level, LEVELS)?;
+                match weight.is_finite() && weight > 0.0 {
+                    true => Ok(()),
+                    false => Err(Error::invalid("noise: weight", "a positive finite number", weight)),
+                }
             }
         }
     }
@@ -344,5 +360,21 @@ mod tests {
         assert!(error("0.05x").contains("0.05 or poisson:peak=30"), "{}", error("0.05x"));
         assert!(NoiseModel::Poisson { peak: -1.0, background: 0.0 }.check().is_err());
         assert!(NoiseModel::Level(f64::NAN).check().is_err());
+        let told = |model: NoiseModel| model.check().unwrap_err().to_string();
+        assert_eq!(
+            told(NoiseModel::Level(1e-30)),
+            "task.noise: expected a number from 1e-5 to 100.0, got 1e-30"
+        );
+        assert_eq!(
+            told(NoiseModel::Level(1e30)),
+            "task.noise: expected a number from 1e-5 to 100.0, got 1e30"
+        );
+        let peak = NoiseModel::Poisson { peak: 1e30, background: 0.0 };
+        assert_eq!(told(peak), "noise: peak: expected a number from 0.001 to 10000000000.0, got 1e30");
+        assert!(NoiseModel::Unknown { level: 1e-9, weight: 1.0 }.check().is_err());
+        for level in LEVELS.into_iter().chain([1e-4, 1.0]) {
+            assert!(NoiseModel::Level(level).check().is_ok());
+            assert!(NoiseModel::Unknown { level, weight: 1.0 }.check().is_ok());
+        }
     }
 }

@@ -175,6 +175,12 @@ pub trait Linear: Differentiable {
         None
     }
 
+    /// The factors by which A multiplies the waves cos(πki/(n-1)) along both sides of a plane, where it does nothing else to them: a blur
+    /// by a symmetric kernel with borders mirrored at the outermost pixel. `[1 or rows][height · width]`, the same for every channel.
+    fn wave_gains(&self) -> Option<&[Vec<f64>]> {
+        None
+    }
+
     /// A cheap symmetric positive approximation of f(AᵀA), for preconditioning: applies v ↦ f(AᵀA) v approximately,
     /// given f(row, eigenvalue). `None` if the operator knows no such approximation.
     fn approx_spectral_map(

@@ -91,66 +91,41 @@ impl SpreadTable {
         }
     }
 
-    /// The variance of every coefficient at σ: σ² below the measured range, that of the last level above it.
-    pub fn variances_at(&self, sigma: f64, cosines: &Cosines) -> Result<Vec<f64>> {
-        let Some(bands) = &self.bands else {
+    /// What it says of every frequency at σ: variances σ² and no correlations below the measured range, those of the last level above it.
+    pub fn spectrum_at(&self, sigma: f64, channels: usize) -> Result<Spectrum> {
+        let Some(Bands { frequency, variance: rows, correlation }) = &self.bands else {
             return Err(Error::missing("the estimate", "variances by frequency", "this prior"));
         };
-        let (count, rows) = (bands.frequency.len(), &bands.variance);
-        if rows[0].len() != count * cosines.shape()[0] {
+        let count = frequency.len();
+        if rows[0].len() != count * channels {
             let got = format!("{} variances of {count} bands", rows[0].len());
-            return Err(Error::invalid(
-                "bands of a spread table",
-                format!("{} channels", cosines.shape()[0]),
-                got,
-            ));
+            return Err(Error::invalid("bands of a spread table", format!("{channels} channels"), got));
         }
-        let knots: Vec<f64> = match self.place(sigma) {
-            Place::Below => vec![sigma.powi(2); rows[0].len()],
-            Place::At(i) => rows[i].clone(),
-            Place::After(i, t) => rows[i].iter().zip(&rows[i + 1]).map(|(a, b)| between(*a, *b, t)).collect(),
-            Place::Above => rows[rows.len() - 1].clone(),
+        let blend = |rows: &[Vec<f64>], i: usize, t: f64| -> Vec<f64> {
+            rows[i].iter().zip(&rows[i + 1]).map(|(a, b)| (1.0 - t) * a + t * b).collect()
         };
-        let places: Vec<(usize, f64)> = cosines.frequencies().iter().map(|f| bands.place(*f)).collect();
-        let of_channel = |knots: &[f64]| -> Vec<f64> {
-            let at = |&(i, t): &(usize, f64)| between(knots[i], knots[(i + 1).min(count - 1)], t);
-            places.iter().map(at).collect()
+        let logs = |row: &Vec<f64>| row.iter().map(|v| v.ln()).collect::<Vec<f64>>();
+        let place = self.place(sigma);
+        let log_variance = match place {
+            Place::Below => vec![2.0 * sigma.ln(); rows[0].len()],
+            Place::At(i) => logs(&rows[i]),
+            Place::After(i, t) => blend(&[logs(&rows[i]), logs(&rows[i + 1])], 0, t),
+            Place::Above => logs(&rows[rows.len() - 1]),
         };
-        Ok(knots.chunks(count).flat_map(of_channel).collect())
+        let correlation = correlation.as_ref().and_then(|rows| match place {
+            Place::Below => None,
+            Place::At(i) => Some(rows[i].clone()),
+            Place::After(i, t) => Some(blend(rows, i, t)),
+            Place::Above => rows.last().cloned(),
+        });
+        Ok(Spectrum { frequency: frequency.clone(), log_variance, correlation })
     }
 
-    /// The covariance of the channels at every frequency at σ, `[frequency][channel][channel]`: diagonal below the measured range and
-    /// where no correlations were measured.
-    pub fn covariances_at(&self, sigma: f64, cosines: &Cosines) -> Result<Vec<f64>> {
-        let variances = self.variances_at(sigma, cosines)?;
-        let (n, plane) = (cosines.shape()[0], variances.len() / cosines.shape()[0]);
-        let mut blocks = vec![0.0; n * n * plane];
-        for k in 0..plane {
-            (0..n).for_each(|c| blocks[k * n * n + c * (n + 1)] = variances[c * plane + k]);
-        }
-        let Some(Bands { frequency, correlation: Some(rows), .. }) = &self.bands else { return Ok(blocks) };
-        let blend = |i: usize, j: usize, t: f64| -> Vec<f64> {
-            rows[i].iter().zip(&rows[j]).map(|(a, b)| (1.0 - t) * a + t * b).collect()
-        };
-        let knots = match self.place(sigma) {
-            Place::Below => return Ok(blocks),
-            Place::At(i) => rows[i].clone(),
-            Place::After(i, t) => blend(i, i + 1, t),
-            Place::Above => rows[rows.len() - 1].clone(),
-        };
-        let Some(bands) = &self.bands else { return Ok(blocks) };
-        for (k, f) in cosines.frequencies().iter().enumerate() {
-            let (band, t) = bands.place(*f);
-            let next = (band + 1).min(frequency.len() - 1);
-            for (pair, (i, j)) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).enumerate() {
-                let knots = &knots[pair * frequency.len()..];
-                let correlation = (1.0 - t) * knots[band] + t * knots[next];
-                let covariance = correlation * (variances[i * plane + k] * variances[j * plane + k]).sqrt();
-                blocks[(k * n + i) * n + j] = covariance;
-                blocks[(k * n + j) * n + i] = covariance;
-            }
-        }
-        Ok(blocks)
+    /// The variance of every coefficient at σ, as [`Self::spectrum_at`] has it.
+    pub fn variances_at(&self, sigma: f64, cosines: &Cosines) -> Result<Vec<f64>> {
+        let channels = cosines.shape()[0];
+        let spectrum = self.spectrum_at(sigma, channels)?;
+        Ok(cosines.at_frequencies(channels, |f, out| spectrum.variances(f, out)))
     }
 
     /// Appends the levels of a table of the same prior, measured above these.
@@ -184,16 +159,57 @@ impl SpreadTable {
     }
 }
 
-impl Bands {
-    /// The band at or below a frequency, and the fraction of the way to the next.
-    fn place(&self, frequency: f64) -> (usize, f64) {
-        let upper = self.frequency.partition_point(|f| *f <= frequency);
-        if upper == 0 {
-            return (0, 0.0);
-        }
-        let low = self.frequency[upper - 1];
-        (upper - 1, self.frequency.get(upper).map_or(0.0, |high| (frequency - low) / (high - low)))
+/// Covariances of the channels at one level, as functions of frequency.
+#[derive(Clone, Debug)]
+pub struct Spectrum {
+    /// Bands, rising.
+    frequency: Vec<f64>,
+    /// `[channel · bands + band]`.
+    log_variance: Vec<f64>,
+    /// `[pair · bands + band]`.
+    correlation: Option<Vec<f64>>,
+}
+
+impl Spectrum {
+    /// The variance of every channel.
+    pub fn variances(&self, frequency: f64, out: &mut [f64]) {
+        let place = self.place(frequency);
+        let of_channel = |knots: &[f64]| at(knots, place).exp();
+        out.iter_mut()
+            .zip(self.log_variance.chunks(self.frequency.len()))
+            .for_each(|(v, k)| *v = of_channel(k));
     }
+
+    /// The covariance of the channels, `[channel][channel]`.
+    pub fn covariance(&self, frequency: f64, out: &mut [f64]) {
+        let (place, bands) = (self.place(frequency), self.frequency.len());
+        let n = self.log_variance.len() / bands;
+        let log_variance = |i: usize| at(&self.log_variance[i * bands..], place);
+        (0..n).for_each(|i| out[i * (n + 1)] = log_variance(i).exp());
+        for (pair, (i, j)) in (0..n).flat_map(|i| (0..i).map(move |j| (i, j))).enumerate() {
+            let covariance = self.correlation.as_ref().map_or(0.0, |knots| {
+                at(&knots[pair * bands..], place) * (0.5 * (log_variance(i) + log_variance(j))).exp()
+            });
+            (out[i * n + j], out[j * n + i]) = (covariance, covariance);
+        }
+    }
+
+    /// The band at or below a frequency, the next, and the fraction of the way to it.
+    fn place(&self, frequency: f64) -> (usize, usize, f64) {
+        let upper = self.frequency.partition_point(|f| *f <= frequency);
+        match (upper.checked_sub(1), self.frequency.get(upper)) {
+            (Some(band), Some(high)) => {
+                let low = self.frequency[band];
+                (band, upper, (frequency - low) / (high - low))
+            }
+            (band, _) => (band.unwrap_or(0), band.unwrap_or(0), 0.0),
+        }
+    }
+}
+
+/// Between two knots.
+fn at(knots: &[f64], (band, next, t): (usize, usize, f64)) -> f64 {
+    (1.0 - t) * knots[band] + t * knots[next]
 }
 
 /// Between a and b in the logarithm.
@@ -240,12 +256,18 @@ mod tests {
         close(0.05, [0.0025; 8]);
         close(7.0, [9.0, 6.0, 4.0, 4.0, 0.9, 0.6, 0.4, 0.4]);
         // Between levels and bands correlations are linear: .6 and .2 at the geometric mean, .4 at a quarter.
-        let blocks = table.covariances_at(0.1f64.sqrt(), &cosines).unwrap();
+        let blocks_at = |sigma: f64| {
+            let (spectrum, mut blocks) = (table.spectrum_at(sigma, 2).unwrap(), vec![0.0; 16]);
+            let frequencies = cosines.frequencies();
+            blocks.chunks_mut(4).zip(frequencies).for_each(|(block, f)| spectrum.covariance(f, block));
+            blocks
+        };
+        let blocks = blocks_at(0.1f64.sqrt());
         let quarter = 0.4 * (12f64.sqrt() * 0.12f64.sqrt()).sqrt();
         for (got, expected) in blocks[4..8].iter().zip([12f64.sqrt(), quarter, quarter, 0.12f64.sqrt()]) {
             assert!((got / expected - 1.0).abs() < 1e-12, "{blocks:?}");
         }
-        let below = table.covariances_at(0.05, &cosines).unwrap();
+        let below = blocks_at(0.05);
         assert!(
             (below[0] - 0.0025).abs() < 1e-15 && (below[3] / below[0], below[1], below[2]) == (1.0, 0.0, 0.0)
         );

@@ -26,7 +26,7 @@ use crate::registry;
 use crate::rows::{PerRow, check_batch, each_plane, image_shape};
 use crate::taps::Separable;
 use fourier::Fourier;
-use kernel::line_taps;
+use kernel::{line_gains, line_taps};
 use norm::norm_bound;
 use sparse::Sparse;
 
@@ -54,6 +54,8 @@ pub struct Blur {
     modes: Vec<usize>,
     kernels: PerRow<OneBlur>,
     singular: Vec<Vec<f64>>,
+    /// Of all rows, or of none: see [`Linear::wave_gains`].
+    gains: Vec<Vec<f64>>,
 }
 
 /// One kernel, ready to be applied.
@@ -65,6 +67,8 @@ struct OneBlur {
     /// The blur as if it were periodic: the exact one with a circular border, else an approximation.
     periodic: Fourier,
     norm_squared: f64,
+    /// What each side multiplies the waves of a mirrored image by, where the kernel is symmetric along both.
+    gains: Option<[Vec<f64>; 2]>,
 }
 
 #[derive(Debug)]
@@ -111,16 +115,28 @@ impl Blur {
         let one = |kernel: &BlurKernel| OneBlur::new(kernel, border, shape, &plans, strategy);
         let kernels = PerRow::new(kernels.par_iter().map(one).collect::<Result<Vec<_>>>()?);
         let spectral = kernels.iter().all(|k| k.modes.is_some());
-        Ok(Self::from_parts(name, shape.to_vec(), kernels, spectral))
+        let symmetric = kernels.iter().all(|k| k.gains.is_some());
+        Ok(Self::from_parts(name, shape.to_vec(), kernels, spectral, symmetric))
     }
 
-    /// `spectral` says whether the decomposition is offered. Rows selected from an operator inherit its answer: which way a
+    /// `spectral` says whether the decomposition is offered, `symmetric` whether wave gains are. Rows selected from an operator inherit its answer: which way a
     /// row is solved must not depend on its neighbours in the batch.
-    fn from_parts(name: &'static str, shape: Vec<usize>, kernels: PerRow<OneBlur>, spectral: bool) -> Self {
+    fn from_parts(
+        name: &'static str,
+        shape: Vec<usize>,
+        kernels: PerRow<OneBlur>,
+        spectral: bool,
+        symmetric: bool,
+    ) -> Self {
         let modes = vec![shape.iter().product()];
         let singular =
             if spectral { kernels.iter().map(|k| k.singular.clone()).collect() } else { Vec::new() };
-        Self { name, shape, modes, kernels, singular }
+        let plane = |[down, across]: &[Vec<f64>; 2]| -> Vec<f64> {
+            down.iter().flat_map(|a| across.iter().map(move |b| a * b)).collect()
+        };
+        let gains =
+            kernels.iter().filter(|_| symmetric).filter_map(|k| k.gains.as_ref().map(plane)).collect();
+        Self { name, shape, modes, kernels, singular, gains }
     }
 
     /// How the kernel of a row is applied.
@@ -222,7 +238,14 @@ impl OneBlur {
     ) -> Result<Self> {
         let [c, h, w] = *shape else { unreachable!("checked by the caller") };
         kernel.check_fits(border, h, w)?;
-        let separable = kernel.factors()?.map(|(column, row)| {
+        let factors = kernel.factors()?;
+        let gains = match (&factors, border) {
+            (Some((column, row)), Border::Reflect) => {
+                line_gains(column, kernel.above, h).zip(line_gains(row, kernel.left, w)).map(|(a, b)| [a, b])
+            }
+            _ => None,
+        };
+        let separable = factors.map(|(column, row)| {
             Separable::new(
                 line_taps(&column, kernel.above, border, h),
                 line_taps(&row, kernel.left, border, w),
@@ -248,7 +271,7 @@ impl OneBlur {
             (Strategy::Sparse, _) => Way::Sparse(Sparse::new(kernel, border, h, w)),
             (Strategy::Fourier, _) => Way::Fourier(Fourier::new(kernel, border, h, w)),
         };
-        Ok(Self { way, modes, singular, periodic, norm_squared })
+        Ok(Self { way, modes, singular, periodic, norm_squared, gains })
     }
 
     /// f(AᵀA) on one plane: exact where the decomposition is known, else as if the border were periodic.
@@ -318,8 +341,9 @@ impl Operator for Blur {
         if self.kernels.rows().is_none() {
             return Ok(self);
         }
-        let (kernels, spectral) = (self.kernels.select(rows)?, self.as_spectral().is_some());
-        Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels, spectral)))
+        let (spectral, symmetric) = (self.as_spectral().is_some(), self.wave_gains().is_some());
+        let kernels = self.kernels.select(rows)?;
+        Ok(Arc::new(Self::from_parts(self.name, self.shape.clone(), kernels, spectral, symmetric)))
     }
 
     fn as_linear(&self) -> Option<&dyn Linear> {
@@ -342,6 +366,10 @@ impl Linear for Blur {
 
     fn norm_squared(&self) -> Option<Vec<f64>> {
         Some(self.kernels.iter().map(|k| k.norm_squared).collect())
+    }
+
+    fn wave_gains(&self) -> Option<&[Vec<f64>]> {
+        (!self.gains.is_empty()).then_some(&self.gains)
     }
 
     fn approx_spectral_map(

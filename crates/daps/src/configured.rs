@@ -63,14 +63,15 @@ impl Run {
                 "{name}: {what} drawn from seed {seed}, as if the measurement had been made so here"
             ));
         }
-        let (y, noise) = (measured.y, &config.task.noise);
+        let noise = measured.noise(&config.task.noise);
+        let y = measured.y;
         let dtype = match &model {
             Model::Denoiser(denoiser) => denoiser.dtype(),
             Model::Tokens(_) => DType::U8,
         };
         let title = operator.title().into_owned();
         let likelihood = noise.likelihood(operator, &y, &space, dtype)?;
-        let noise = noise.to_string();
+        let noise = config.task.noise.to_string();
         // Presets ask the likelihood.
         config.method = method.resolved(&Facts::of(&*likelihood))?;
         let method = config.method.build(&Facts::of(&*likelihood))?;

@@ -32,6 +32,7 @@ pub mod progress;
 pub mod quality;
 mod record;
 pub mod report;
+mod rounding;
 mod run;
 mod summary;
 pub mod task;

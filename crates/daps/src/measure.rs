@@ -8,7 +8,7 @@ use daps_core::{Address, Noise, NoiseModel, Operator, Purpose, Row, Space};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::{Error, Result, load, tokens};
+use crate::{Error, Result, load, rounding, tokens};
 
 /// Truths to be measured.
 #[derive(Clone)]
@@ -41,6 +41,18 @@ pub(crate) struct Measured {
     pub names: Vec<String>,
     pub numbers: Vec<u64>,
     pub notes: Vec<String>,
+    /// The deviation that rounding to the steps of a file has added to the measurement.
+    pub rounding: f64,
+}
+
+impl Measured {
+    /// A noise model with what rounding has added; where the level is drawn, it finds that by itself.
+    pub fn noise(&self, noise: &NoiseModel) -> NoiseModel {
+        match noise {
+            NoiseModel::Level(level) => NoiseModel::Level(level.hypot(self.rounding)),
+            other => other.clone(),
+        }
+    }
 }
 
 /// Reads the measurement of a configuration, or measures the truth that it names or the prior draws.
@@ -68,8 +80,16 @@ pub(crate) fn measure(
             true => load::Meaning::MeasuredPicture,
             false => load::Meaning::Measurement,
         };
-        let load::Batch { values, names, notes } = load::batch(&path, operator.output_shape(), "y", meaning)?;
+        let load::Batch { values, names, mut notes } =
+            load::batch(&path, operator.output_shape(), "y", meaning)?;
         check_finite("measurement", &values)?;
+        let steps = if pictured { rounding::steps(&path)? } else { None };
+        let rounding =
+            steps.filter(|_| matches!(given.noise, NoiseModel::Level(_))).map_or(0.0, rounding::deviation);
+        if rounding > 0.0 {
+            let what = "counts as noise of its own beside the given one";
+            notes.push(format!("{}: rounding to steps of the file {what} ({rounding:.1e})", path.display()));
+        }
         // Before anybody asks for the mask of a measurement that has none.
         if let Some(n) = operator.rows().filter(|n| *n != names.len()) {
             let expected = batched(n, operator.output_shape());
@@ -80,7 +100,7 @@ pub(crate) fn measure(
             Some(symbols) => tokens::measured(&values, symbols, operator, !array)?,
         };
         let numbers = (0..names.len() as u64).collect();
-        return Ok(Measured { truth: None, y: values, names, numbers, notes });
+        return Ok(Measured { truth: None, y: values, names, numbers, notes, rounding });
     }
     let (truth, names, notes) = match &given.truth {
         Some(path) => {
@@ -130,12 +150,19 @@ pub(crate) fn measured(
     };
     let Some(symbols) = space.symbols() else {
         let y = measure(&values)?;
-        return Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![] });
+        return Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![], rounding: 0.0 });
     };
     let (x0, off) = tokens::tokens(&values, symbols)?;
     let note = format!("images were cut to the {symbols} grey values of the prior's alphabet");
     let notes = if off { vec![note] } else { vec![] };
-    Ok(Measured { truth: Some(tokens::values(&x0, symbols)?), y: measure(&x0)?, names, numbers, notes })
+    Ok(Measured {
+        truth: Some(tokens::values(&x0, symbols)?),
+        y: measure(&x0)?,
+        names,
+        numbers,
+        notes,
+        rounding: 0.0,
+    })
 }
 
 fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {

@@ -292,7 +292,7 @@ fn refusals_are_one_sentence_and_leave_nothing_behind() {
         ),
         (
             RUN.replace("[prior]", "noise = -0.1\n[prior]"),
-            "task.noise: expected a positive finite number, got -0.1",
+            "task.noise: expected a number from 1e-5 to 100.0, got -0.1",
         ),
         (RUN.replace("[1, 8, 8]", "[8, 8]"), "inpaint_random"),
         (RUN.replace("measurements = 2", "truth = \"no.npy\""), "no.npy"),

@@ -425,7 +425,17 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
         &["--image", &image, "--kernel", "replay"],
         "daps needs a singular value decomposition; hdr has none",
     );
-    check("hdr", &["--image", &image, "--noise", "-1"], "task.noise: expected a positive finite number");
+    check("hdr", &["--image", &image, "--noise", "-1"], "task.noise: expected a number from 1e-5 to 100.0");
+    check(
+        "hdr",
+        &["--image", &image, "--noise", "1e-30"],
+        "task.noise: expected a number from 1e-5 to 100.0, got 1e-30",
+    );
+    check(
+        "hdr",
+        &["--image", &image, "--noise", "1e30"],
+        "task.noise: expected a number from 1e-5 to 100.0, got 1e30",
+    );
     check("hdr", &["--image", &image, "--samples", "0"], "samples: expected at least 1");
     check("hdr", &["--image", &image, "--samples", "100001"], "samples: expected at most 100000");
     check("hdr", &["--image", &image, "--set", "nonsense"], "--set: expected KEY=VALUE");

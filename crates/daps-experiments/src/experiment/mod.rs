@@ -54,7 +54,7 @@ use crate::tuned::resolved;
 use data::Images;
 
 /// Raised with every numerical change of the changelog: cells that older code has run are not taken for new ones.
-const NUMERICS: u32 = 6;
+const NUMERICS: u32 = 7;
 
 /// The LPIPS of the paper's code.
 const BACKBONE: Backbone = Backbone::Vgg16;

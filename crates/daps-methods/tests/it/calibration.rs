@@ -45,8 +45,8 @@ impl Correlated {
     fn new(schedule: &ScheduleRule) -> Self {
         let cosines = Arc::new(Cosines::new(&SHAPE).unwrap());
         let mut frequency = cosines.frequencies();
-        let blocks: Vec<f64> = frequency.iter().flat_map(|f| block(*f)).collect();
-        let whole = Frequency::correlated(Arc::clone(&cosines), &blocks).unwrap();
+        let law = |f, out: &mut [f64]| out.copy_from_slice(&block(f));
+        let whole = Frequency::correlated(Arc::clone(&cosines), law).unwrap();
         let matrix = Covariance::Frequency(whole).row(0).unwrap();
         let d = SHAPE.iter().product();
         let prior = GaussianMixture::gaussian(&SHAPE, vec![0.1; d], matrix).unwrap();

@@ -111,6 +111,38 @@ fn the_posterior_comes_out_at_any_number_of_levels() {
     }
 }
 
+/// Of a clean measurement too, where the blur has a symmetric kernel, where it has none, and where pixels are masked.
+#[test]
+fn a_clean_measurement_has_its_posterior_at_any_number_of_levels() {
+    let (chains, d, beta) = (6000, 24, 2e-3);
+    let shake = [0.0, 0.2, 0.05, 0.1, 0.4, 0.0, 0.25, 0.0, 0.0];
+    let blur = |values: &[f64]| {
+        Arc::new(Blur::new(&SHAPE, &[BlurKernel::new(values, 3, 3).unwrap()], Border::Reflect).unwrap())
+    };
+    let even = [0.05, 0.1, 0.05, 0.1, 0.4, 0.1, 0.05, 0.1, 0.05];
+    let mut all = operators();
+    all.extend([blur(&even) as Arc<dyn Operator>, blur(&shake)]);
+    for (operator, levels) in all.into_iter().flat_map(|o| [(o.clone(), 1), (o, 5)]) {
+        let daps = daps(levels, KernelConfig::Exact(Exact::default()));
+        let prior = Arc::new(Stationary::new(&daps.schedule));
+        let x = Noise::chains(4, 1).normal(Address::new(0, Purpose::Truth, 0), &SHAPE, DType::F64).unwrap();
+        let one = to_f64(&operator.apply(&x).unwrap()).unwrap();
+        let dims = [&[chains], operator.output_shape()].concat();
+        let y = one.iter().copied().cycle().take(one.len() * chains).collect();
+        let y = from_f64(y, &dims, DType::F64).unwrap();
+        let likelihood = Gaussian::new(Arc::clone(&operator), y, beta).unwrap();
+        let (at, y) = linear_measurement(&likelihood, 0).unwrap();
+        let posterior = prior.prior.mixture().posterior(&at, &y).unwrap();
+        let task = Problem::new(prior, Arc::new(likelihood)).unwrap();
+        let samples = daps.sample(&task, &Noise::chains(3, chains), None, &mut ()).unwrap();
+        let matrix = posterior.covariance();
+        let dense: Vec<f64> = (0..d * d).map(|k| matrix[(k / d, k % d)]).collect();
+        let moments = Moments::new(&to_f64(&samples.x).unwrap(), d).unwrap();
+        let comparison = moments.compare(&posterior.mean(), &dense).unwrap();
+        assert!(comparison.agrees(1e-5), "{}, {levels} levels: {comparison:?}", operator.name());
+    }
+}
+
 /// Masks with and without holes, or kernels with and without a decomposition and of different sums, and a noise level of their
 /// own for every row: each row alone has the bits of the batch.
 #[test]

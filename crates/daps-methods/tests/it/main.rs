@@ -2,6 +2,7 @@
 
 mod annealing;
 mod calibration;
+mod clean;
 mod discrete;
 mod exact_draws;
 mod frequency;

@@ -11,6 +11,9 @@ use crate::taps::Taps;
 /// ever stored in f32 has them at about 1e-8.
 const SEPARABLE: f64 = 1e-6;
 
+/// Differences below this fraction of the largest element are rounding: the kernel counts as symmetric.
+const SYMMETRIC: f64 = 1e-9;
+
 /// The largest side of a kernel that is made from numbers: in the paper's proportion, 61 of 256, that of an image of 8,500
 /// pixels a side, which is more than any picture that is read has. Whether it fits its image is judged when the blur is built.
 const MOST_SIDE: usize = 2047;
@@ -147,6 +150,21 @@ pub(crate) fn line_taps(kernel: &[f64], before: usize, border: Border, n: usize)
     Taps::new(n, (0..n).map(output))
 }
 
+/// What the map of one axis with mirrored borders multiplies the waves cos(πki/(n-1)) by, where the line kernel is symmetric around its
+/// centre.
+pub(super) fn line_gains(kernel: &[f64], before: usize, n: usize) -> Option<Vec<f64>> {
+    let reach = before.max(kernel.len() - 1 - before);
+    let left = |d: usize| before.checked_sub(d).map_or(0.0, |at| kernel[at]);
+    let right = |d: usize| kernel.get(before + d).copied().unwrap_or(0.0);
+    let largest = kernel.iter().fold(0.0f64, |most, w| most.max(w.abs()));
+    let is_symmetric = (1..=reach).all(|d| (left(d) - right(d)).abs() <= SYMMETRIC * largest);
+    let angle = std::f64::consts::PI / (n.max(2) - 1) as f64;
+    let gain = |k: usize| {
+        (1..=reach).fold(kernel[before], |sum, d| sum + 2.0 * right(d) * (angle * (k * d) as f64).cos())
+    };
+    (n > 1 && is_symmetric).then(|| (0..n).map(gain).collect())
+}
+
 /// Refuses a side whose square would take more memory than any blur needs, before it takes it.
 pub(super) fn check_side(what: &str, size: usize) -> Result<()> {
     if size > MOST_SIDE {
@@ -280,6 +298,22 @@ mod tests {
         }
         let cross = [0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0];
         assert!(BlurKernel::new(&cross, 3, 3).unwrap().factors().unwrap().is_none());
+    }
+
+    /// A wave of a mirrored line comes out as itself, times its gain.
+    #[test]
+    fn gains_of_a_line_are_what_its_waves_are_multiplied_by() {
+        let (kernel, n) = ([0.1, 0.25, 0.4, 0.25, 0.1], 6);
+        let gains = line_gains(&kernel, 2, n).unwrap();
+        let matrix = line_taps(&kernel, 2, Border::Reflect, n).dense();
+        for (k, gain) in gains.iter().enumerate() {
+            let wave = |i: usize| (std::f64::consts::PI * (k * i) as f64 / (n - 1) as f64).cos();
+            for i in 0..n {
+                let seen: f64 = (0..n).map(|j| matrix[(i, j)] * wave(j)).sum();
+                assert!((seen - gain * wave(i)).abs() < 1e-14);
+            }
+        }
+        assert!(line_gains(&[0.1, 0.2, 0.3], 1, n).is_none() && line_gains(&kernel, 1, n).is_none());
     }
 
     #[test]

@@ -11,21 +11,21 @@ use daps_core::tensors::{batched, combine, combine_dot, from_f64, scale_each};
 use daps_core::{Address, ChainInfo, Cost, Frequency, Gaussian, Linear, Noise, Purpose, Result, Step};
 
 use super::Exact;
-use super::conjugate_gradient::{Until, measured_residual, solve};
+use super::conjugate_gradient::{SURE, Until, measured_residual, only, solve};
 
 pub(super) fn draw(
     settings: &Exact,
-    mean: &Tensor,
-    prior: &Frequency,
+    (mean, prior): (&Tensor, &Frequency),
     likelihood: &Gaussian,
     operator: &dyn Linear,
-    noise: &Noise,
-    step: &Step,
+    (noise, step): (&Noise, &Step),
+    rows: &[bool],
+    clean: bool,
 ) -> Result<(Tensor, ChainInfo)> {
     let dtype = mean.dtype();
     let e = noise.normal(Address::new(step.index, Purpose::Kernel, 0), &mean.dims()[1..], dtype)?;
     let start = combine(&[(&[1.0], mean), (&[1.0], &prior.root(&e)?)])?;
-    let residual = measured_residual(&start, likelihood, operator, noise, step)?;
+    let residual = only(measured_residual(&start, likelihood, operator, noise, step)?, rows)?;
 
     let mut variances = prior.variances().clone();
     if let Some(gain) = prior.local_gain(|squares| squares.iter().sum::<f64>() / squares.len() as f64)? {
@@ -52,7 +52,11 @@ pub(super) fn draw(
         }
     };
     let right = prior.root_transposed(&operator.adjoint(&likelihood.weigh(&residual)?)?)?;
-    let until = Until::Error { precision: &seen, bound: settings.error };
+    // The preconditioned residual is about the error only where the preconditioner is good; of clean measurements none is here.
+    let until = match clean {
+        true => Until::Gradient { variance: &[1.0], bound: SURE * settings.error },
+        false => Until::Error { precision: &seen, bound: settings.error },
+    };
     let (change, iterations) = solve(settings, &right, None, &matrix, Some(&precondition), &until)?;
     let x = combine(&[(&[1.0], &start), (&[1.0], &prior.root(&change)?)])?;
     let mut info = super::info(mean.dims()[0], 0);

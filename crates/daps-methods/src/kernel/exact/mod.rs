@@ -5,13 +5,14 @@ mod dense;
 mod diagonal;
 mod frequency;
 mod groups;
+mod measured;
 mod pixelwise;
 mod spectral;
 mod weighted;
 
 pub(crate) use groups::check_groups;
 
-use daps_core::candle::Tensor;
+use daps_core::candle::{DType, Tensor};
 use daps_core::tensors::batched;
 use daps_core::{
     Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Need, Noise, Result, Step,
@@ -19,6 +20,7 @@ use daps_core::{
 use serde::{Deserialize, Serialize};
 
 use super::Registered;
+use super::metropolis::keep_accepted;
 use crate::checks::check_some;
 
 /// An exact draw.
@@ -49,7 +51,7 @@ pub enum Way {
 
 impl Default for Exact {
     fn default() -> Self {
-        Self { way: Way::Auto, tolerance: 1e-5, error: 1e-3, max_iterations: 1000 }
+        Self { way: Way::Auto, tolerance: 1e-5, error: 1e-3, max_iterations: 20_000 }
     }
 }
 
@@ -77,8 +79,12 @@ impl Exact {
         };
         let rows = mean.dims()[0];
         let zeros = Tensor::zeros(batched(rows, &perturbation), mean.dtype(), mean.device())?;
-        let silence = Noise::scripted(rows, [mean.zeros_like()?, zeros]);
-        self.draw_gaussian(mean, covariance, likelihood, &silence, step)
+        // Twice, for rows that are drawn in two ways.
+        let (still, silent) = (mean.zeros_like()?, zeros);
+        let silence = Noise::scripted(rows, [still.clone(), silent.clone(), still, silent]);
+        // A proximal point has its own scale, which no noise gives: it is found to the tolerance.
+        let by_tolerance = matches!(covariance, Covariance::Scalar(_));
+        self.draw_gaussian(mean, covariance, likelihood, (&silence, step), by_tolerance)
     }
 
     fn draw_gaussian(
@@ -86,8 +92,8 @@ impl Exact {
         mean: &Tensor,
         covariance: &Covariance,
         likelihood: &Gaussian,
-        noise: &Noise,
-        step: &Step,
+        (noise, step): (&Noise, &Step),
+        by_tolerance: bool,
     ) -> Result<(Tensor, ChainInfo)> {
         let operator = likelihood.operator();
         if let (Some(pixelwise), false) =
@@ -101,10 +107,8 @@ impl Exact {
         if matches!(covariance, Covariance::Dense(_)) {
             return dense::draw_gaussian(mean, covariance, likelihood, noise, step);
         }
-        if let Covariance::Frequency(c) = covariance {
-            return frequency::draw(self, mean, c, likelihood, linear, noise, step);
-        }
-        if self.way == Way::Auto {
+        let by_frequency = matches!(covariance, Covariance::Frequency(_));
+        if self.way == Way::Auto && !by_frequency {
             if let Some(entries) = linear.diagonal() {
                 return diagonal::draw(mean, covariance, likelihood, entries, noise, step);
             }
@@ -114,7 +118,50 @@ impl Exact {
                 return spectral::draw(mean, variance, beta, likelihood.y(), spectral, noise, step);
             }
         }
-        conjugate_gradient::draw(self, mean, covariance, likelihood, linear, noise, step)
+        self.solved(mean, covariance, likelihood, linear, (noise, step), by_tolerance)
+    }
+
+    /// By conjugate gradients: rows with a clean measurement in f64, others in the type of the samples.
+    fn solved(
+        &self,
+        mean: &Tensor,
+        covariance: &Covariance,
+        likelihood: &Gaussian,
+        operator: &dyn Linear,
+        at: (&Noise, &Step),
+        by_tolerance: bool,
+    ) -> Result<(Tensor, ChainInfo)> {
+        let usual = |mean: &Tensor, y: &Gaussian, rows: &[bool], clean: bool| match covariance {
+            Covariance::Frequency(c) => frequency::draw(self, (mean, c), y, operator, at, rows, clean),
+            _ => conjugate_gradient::draw(self, (mean, covariance), y, operator, at, rows, clean),
+        };
+        let clean = match by_tolerance {
+            true => vec![false; mean.dims()[0]],
+            false => measured::clean_rows(covariance, likelihood, mean.dims()[0])?,
+        };
+        let others: Vec<bool> = clean.iter().map(|clean| !clean).collect();
+        if !clean.contains(&true) {
+            return usual(mean, likelihood, &others, false);
+        }
+        let (x, mut info) = match measured::Near::of(covariance, likelihood, operator)? {
+            Some(near) => {
+                let prior = (mean, covariance);
+                measured::draw(self, prior, likelihood, operator, &near, at, &clean)?
+            }
+            None => {
+                // What the next level adds hides so much; without it, thousands of iterations would go into it.
+                let y = likelihood.with_more_noise(self.error * at.1.next)?;
+                let (x, info) = usual(&mean.to_dtype(DType::F64)?, &y, &clean, true)?;
+                (x.to_dtype(mean.dtype())?, info)
+            }
+        };
+        if !others.contains(&true) {
+            return Ok((x, info));
+        }
+        let (usual, more) = usual(mean, likelihood, &others, false)?;
+        info.cost += more.cost;
+        info.iterations = info.iterations.max(more.iterations);
+        Ok((keep_accepted(&usual, &x, &clean)?, info))
     }
 }
 
@@ -150,7 +197,7 @@ impl Kernel for Exact {
         };
         match target.approx {
             Approx::Gaussian { mean, covariance, .. } => {
-                self.draw_gaussian(mean, covariance, likelihood, noise, step)
+                self.draw_gaussian(mean, covariance, likelihood, (noise, step), false)
             }
             Approx::Mixture { rows, shape } => dense::draw_mixture(rows, shape, likelihood, noise, step),
             Approx::Score { .. } | Approx::Draws { .. } | Approx::Sites { .. } => {
