@@ -6,6 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use daps::priors::network::TileCount;
 use daps::progress::Progress;
 use indicatif::{HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
@@ -20,6 +21,7 @@ pub struct Bar {
     stop: Arc<AtomicBool>,
     told: Instant,
     end: Arc<Mutex<Option<Instant>>>,
+    tiles: Option<Arc<TileCount>>,
 }
 
 impl Bar {
@@ -33,7 +35,12 @@ impl Bar {
                 std::process::exit(130);
             }
         })?;
-        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now(), end: Arc::default() })
+        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now(), end: Arc::default(), tiles: None })
+    }
+
+    /// Shows how many tiles of the denoiser's call under way are done.
+    pub fn watch(&mut self, tiles: Option<Arc<TileCount>>) {
+        self.tiles = tiles;
     }
 
     /// Whether a stop was asked for.
@@ -85,7 +92,7 @@ pub fn waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
 impl Progress for Bar {
     fn begin(&mut self, what: &str, of: usize) {
         let style = ProgressStyle::with_template(
-            "{prefix} [{bar:32}] {pos}/{len} {elapsed} + {left} left  {wide_msg}",
+            "{prefix} [{bar:32}] {pos}/{len} {elapsed} + {left} left  {tiles}{wide_msg}",
         );
         self.end = Arc::default();
         self.bar = ProgressBar::new(of as u64).with_prefix(what.to_owned());
@@ -97,7 +104,16 @@ impl Progress for Bar {
                     None => write!(to, "?"),
                 };
             };
-            self.bar.set_style(style.with_key("left", left).progress_chars("=> "));
+            let count = self.tiles.clone();
+            let tiles = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+                if let Some((done, of)) = count.as_ref().map(|count| count.now()) {
+                    _ = write!(to, "tile {done} of {of}, ");
+                }
+            };
+            self.bar.set_style(style.with_key("left", left).with_key("tiles", tiles).progress_chars("=> "));
+        }
+        if self.tiles.is_some() {
+            self.bar.enable_steady_tick(SOON);
         }
         self.told = Instant::now();
     }

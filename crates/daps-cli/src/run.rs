@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use daps::event::Shown;
+use daps::priors::Memory;
 use daps::report::number;
 use daps::{Answer, Directory, Measurement, Run, RunConfig, Summary, files};
 
@@ -30,6 +31,9 @@ pub struct Args {
     /// The one answer to a measurement: a sample, or the mean of all samples [default: the file's]
     #[arg(long, value_name = "sample|mean")]
     answer: Option<Answer>,
+    /// Memory for the network, such as 512MB [default: the file's]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Memory>,
     /// Seconds between checkpoints
     #[arg(long, default_value_t = 10.0)]
     checkpoint_every: f64,
@@ -44,6 +48,7 @@ pub fn run(args: &Args) -> anyhow::Result<Outcome> {
     config.seed = args.seed.unwrap_or(config.seed);
     config.samples = args.samples.unwrap_or(config.samples);
     config.answer = args.answer.unwrap_or(config.answer);
+    config.memory = args.memory.unwrap_or(config.memory);
     let base = args.config.parent().unwrap_or(Path::new("."));
     execute(config, base, &directory, args.json)
 }
@@ -61,6 +66,7 @@ pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool
     let what = format!("setting up the operator {} and the prior", config.task.operator);
     let run = waiting(&what, || Run::new(config, base))?;
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
+    bar.watch(run.tiles());
     let result = run.execute(directory, &mut Shown(&mut bar));
     if matches!(&result, Err(error) if error.is_cancelled()) {
         tell(&format!("stopped; to resume, rerun the command with --out {} --resume", out.display()));

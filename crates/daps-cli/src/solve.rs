@@ -7,6 +7,7 @@ use daps::core::NoiseModel;
 use daps::methods::kernel::KERNELS;
 use daps::methods::{DapsSettings, MethodConfig, PartialKernel, Preset};
 use daps::operators::{FileParameter, entry};
+use daps::priors::Memory;
 use daps::{Answer, RunConfig, TaskConfig, bundled, prior, task};
 use daps_experiments::experiment::Tuned;
 use toml::{Table, Value};
@@ -64,6 +65,9 @@ pub struct Args {
     /// Samples per batch. It affects memory, not results
     #[arg(long, default_value_t = 16)]
     batch: usize,
+    /// Memory for the network, such as 512MB. Images that do not fit run as overlapping tiles
+    #[arg(long, default_value_t = Memory::default(), value_name = "SIZE")]
+    memory: Memory,
     /// Seconds between checkpoints
     #[arg(long, default_value_t = 10.0)]
     checkpoint_every: f64,
@@ -204,8 +208,9 @@ impl Args {
             ..TaskConfig::new(operator)
         };
         let (seed, samples, batch) = (self.seed.unwrap_or(0), self.samples, self.batch);
-        let answer = self.answer;
-        let config = RunConfig { seed, samples, batch, answer, ..RunConfig::new(task, prior, method) };
+        let (memory, answer) = (self.memory, self.answer);
+        let config =
+            RunConfig { seed, samples, batch, memory, answer, ..RunConfig::new(task, prior, method) };
         config.check()?;
         Ok(config)
     }

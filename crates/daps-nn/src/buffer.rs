@@ -23,9 +23,13 @@ pub struct Buffer {
 struct Pool {
     free: BTreeMap<usize, Vec<Vec<Line>>>,
     idle_lines: usize,
+    /// Lines of all buffers, taken or idle, and the most that they were since idle ones were last released.
+    held_lines: usize,
+    most_lines: usize,
 }
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { free: BTreeMap::new(), idle_lines: 0 });
+static POOL: Mutex<Pool> =
+    Mutex::new(Pool { free: BTreeMap::new(), idle_lines: 0, held_lines: 0, most_lines: 0 });
 
 /// Idle memory that the pool keeps, in bytes; what comes back above it is freed.
 const MAX_IDLE: usize = 4 << 30;
@@ -59,6 +63,11 @@ impl Buffer {
                 pool.idle_lines -= size;
                 lines
             })
+            .or_else(|| {
+                pool.held_lines += class;
+                pool.most_lines = pool.most_lines.max(pool.held_lines);
+                None
+            })
         };
         let lines = reused.unwrap_or_else(|| vec![Line([0.0; FLOATS]); class]);
         Self { lines, len }
@@ -83,7 +92,14 @@ impl Buffer {
 pub fn release_idle() {
     let mut pool = pool();
     pool.free.clear();
+    pool.held_lines -= pool.idle_lines;
+    pool.most_lines = pool.held_lines;
     pool.idle_lines = 0;
+}
+
+/// The most bytes that buffers took at once, idle ones too, since [`release_idle`] was last called.
+pub fn most_held() -> usize {
+    pool().most_lines * size_of::<Line>()
 }
 
 impl Drop for Buffer {
@@ -94,6 +110,8 @@ impl Drop for Buffer {
         if size >= MIN_POOLED_LINES && (pool.idle_lines + size) * size_of::<Line>() <= MAX_IDLE {
             pool.idle_lines += size;
             pool.free.entry(size).or_default().push(lines);
+        } else {
+            pool.held_lines -= size;
         }
     }
 }

@@ -15,7 +15,7 @@ use daps_nn::{Conv2d, ConvConfig, FeatureMap, Linear};
 use half::f16;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::network::{Parameters, Scheme, shuffle, sinusoids, tensor_error, unshuffle};
+use crate::network::{Padding, Parameters, Scheme, shuffle, sinusoids, tensor_error, unshuffle};
 
 /// Side of the patches that the network sees as one pixel.
 const PATCH: usize = 2;
@@ -157,6 +157,17 @@ impl HeadNetwork {
 }
 
 impl LocalHead {
+    /// By what its own grid divides an image.
+    pub(crate) const FACTOR: usize = FACTOR;
+    /// How many pixels away it can see: two convolutions at each resolution, one before and one after, and the rest of a coarse pixel.
+    pub(crate) const REACH: usize = PATCH * (1 + 2 * ((1 << DEPTH) - 1) + 1) + FACTOR;
+
+    /// Numbers that a call holds at once for each pixel of an image: what every resolution found and what it works on.
+    pub(crate) fn floats(&self) -> f64 {
+        let (pixels, width) = (self.saved.channels as f64, self.saved.width as f64);
+        8.0 * pixels + 12.0 * width / (PATCH * PATCH) as f64
+    }
+
     /// A fresh network with the variables to train; the factor is one everywhere.
     pub(crate) fn fresh(
         channels: usize,
@@ -181,7 +192,7 @@ impl LocalHead {
         Saved { weights: STANDARD.encode(bytes), ..self.saved.clone() }.try_into()
     }
 
-    /// Whether images of a shape can go through such a network, and have fine structure.
+    /// Whether such a network can be trained on images of a shape: it divides them.
     pub(crate) fn fits(shape: &[usize]) -> bool {
         matches!(shape, [_, height, width] if height.is_multiple_of(FACTOR) && width.is_multiple_of(FACTOR))
     }
@@ -225,7 +236,9 @@ impl LocalHead {
 
     /// The factor for noisy images at σ, of which the denoised ones are known.
     pub fn factor(&self, x: &Tensor, denoised: &Tensor, sigma: f64) -> Result<LocalFactor> {
-        let log = Self::pixels(&self.raw(x, denoised, &Sigma::Same(sigma))?)?;
+        let padding = Padding::of(denoised, FACTOR)?;
+        let raw = self.raw(&padding.pad(x)?, &padding.pad(denoised)?, &Sigma::Same(sigma))?;
+        let log = padding.crop(&Self::pixels(&raw)?)?;
         let factor = log.clamp(-MOST, MOST)?.exp()?.to_dtype(denoised.dtype())?;
         Ok(LocalFactor { factor, from: self.saved.from })
     }
@@ -296,5 +309,35 @@ mod tests {
         let (a, b) = (of(&one), of(&other));
         assert!((0..a.len()).any(|i| i % 160 < 8 && a[i] != b[i]));
         assert!((0..a.len()).filter(|i| i % 160 >= 112).all(|i| a[i] == b[i]));
+    }
+
+    /// Cropped from what it says of the reflected images.
+    #[test]
+    fn sides_that_it_does_not_divide_are_reflected() {
+        let head = moved();
+        let of = |x: &Tensor, d: &Tensor| head.factor(x, d, 0.5).unwrap().factor;
+        for (height, width) in [(1, 1), (13, 9), (8, 3), (16, 17)] {
+            let (x, d) = (image(2, [3, height, width], 0.0), image(2, [3, height, width], 1.0));
+            let padding = Padding::of(&x, FACTOR).unwrap();
+            let whole = of(&padding.pad(&x).unwrap(), &padding.pad(&d).unwrap());
+            let cropped = whole.narrow(2, 0, height).unwrap().narrow(3, 0, width).unwrap();
+            assert_eq!(to_f64(&of(&x, &d)).unwrap(), to_f64(&cropped).unwrap(), "{height} x {width}");
+        }
+    }
+
+    /// A tile that starts where the coarsest pixels do agrees with the whole image from the reach on, and not before half of it.
+    #[test]
+    fn it_sees_as_far_as_it_says() {
+        let head = moved();
+        let of = |x: &Tensor| head.factor(x, &x.affine(0.5, 0.1).unwrap(), 0.5).unwrap().factor;
+        let x = image(1, [3, 160, 8], 0.3);
+        let (whole, tile) = (of(&x), of(&x.narrow(2, 24, 112).unwrap()));
+        let off = (whole.narrow(2, 24, 112).unwrap() - tile).unwrap().abs().unwrap();
+        let within = |from: usize, to: usize| {
+            let part = off.narrow(2, from, to - from).unwrap();
+            to_f64(&part).unwrap().into_iter().fold(0.0, f64::max)
+        };
+        assert!(within(LocalHead::REACH, 112 - LocalHead::REACH) < 1e-6);
+        assert!(within(0, LocalHead::REACH / 2) > 1e-4);
     }
 }

@@ -7,8 +7,10 @@ use daps_core::{Categorical, Denoiser, Model};
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{self, Opened, hexadecimal};
-use crate::network::Preconditioning;
-use crate::{Analytic, Error, NetworkConfig, NetworkPrior, PriorConfig, Result, TokenPrior, spread_bound};
+use crate::network::{Preconditioning, TileCount};
+use crate::{
+    Analytic, Error, Memory, NetworkConfig, NetworkPrior, PriorConfig, Result, TokenPrior, spread_bound,
+};
 
 /// Standard deviation of pictures in [-1, 1], where a checkpoint does not say its data's.
 const DATA_STD: f64 = 0.5;
@@ -30,6 +32,10 @@ pub struct Built {
     pub notes: Vec<String>,
     /// A digest of what a network's file says beside its tensors and what samples depend on: its configuration and r(σ).
     pub about: String,
+    /// The tiles that a network runs on, where images do not fit in memory whole: samples depend on them.
+    pub tiles: Option<String>,
+    /// How far a call of such a network is.
+    pub count: Option<Arc<TileCount>>,
 }
 
 impl Built {
@@ -37,7 +43,7 @@ impl Built {
     #[must_use]
     pub fn new(name: impl Into<String>, model: Model) -> Self {
         let (name, about) = (name.into(), String::new());
-        Self { model, analytic: None, name, sha256: None, notes: vec![], about }
+        Self { model, analytic: None, name, sha256: None, notes: vec![], about, tiles: None, count: None }
     }
 
     /// The first digits of the weights' digest.
@@ -122,11 +128,11 @@ impl Source {
         matches!(&self.0, Kind::Network(network) if network.config.is_discrete())
     }
 
-    /// The prior over samples of a shape (empty: its own).
-    pub fn build(self, shape: &[usize]) -> Result<Built> {
+    /// The prior over samples of a shape (empty: its own). A call of a network over images takes no more than `memory`.
+    pub fn build(self, shape: &[usize], memory: Memory) -> Result<Built> {
         match self.0 {
             Kind::Closed { config, base } => closed(&config, shape, &base),
-            Kind::Network(network) => network.build(shape),
+            Kind::Network(network) => network.build(shape, memory),
         }
     }
 }
@@ -152,7 +158,7 @@ fn closed(config: &PriorConfig, shape: &[usize], base: &Path) -> Result<Built> {
 }
 
 impl Network {
-    fn build(self, shape: &[usize]) -> Result<Built> {
+    fn build(self, shape: &[usize], memory: Memory) -> Result<Built> {
         let Self { name, opened, config, class, sha256: expected } = self;
         let path = opened.name().to_owned();
         let refuse = |what: String| Error::file(&path, what);
@@ -209,8 +215,19 @@ impl Network {
         let where_larger = where_larger.map_err(|e| refuse(e.to_string()))?.unwrap_or_default();
         let about = sha256_of(&(config.to_toml()? + &r + &where_larger));
         let network = network.with_spread(spread)?.with_local(local).map_err(|e| refuse(e.to_string()))?;
+        let is_local = network.is_local();
+        let network = network.within(memory)?;
+        let tiles = network.describe();
+        if let Some(tiles) = &tiles {
+            let changes = match is_local {
+                true => "",
+                false => "; its norms or attention see one tile at a time, which changes samples",
+            };
+            notes.push(format!("the network runs on {tiles} to stay within {memory} (--memory){changes}"));
+        }
+        let count = tiles.as_ref().map(|_| Arc::clone(network.count()));
         let built = Built::new(name, Model::Denoiser(Arc::new(network)));
-        Ok(Built { sha256: Some(sha256), notes, about, ..built })
+        Ok(Built { sha256: Some(sha256), notes, about, tiles, count, ..built })
     }
 }
 
@@ -235,7 +252,7 @@ mod tests {
     }
 
     fn built(text: &str, shape: &[usize], base: &Path) -> Result<Built> {
-        open(text, base)?.build(shape)
+        open(text, base)?.build(shape, Memory::default())
     }
 
     #[test]
@@ -308,7 +325,7 @@ mod tests {
         let text = "kind = 'network'\nfile = 'weights.pt'\nconfig = 'net.toml'";
         let source = open(text, dir.path()).unwrap();
         assert_eq!((source.shape(), source.is_discrete()), (Some([3, 32, 32]), false));
-        let prior = source.build(&[]).unwrap();
+        let prior = source.build(&[], Memory::default()).unwrap();
         assert_eq!(prior.title(), format!("weights ({})", &prior.sha256.as_ref().unwrap()[..12]));
         assert_eq!(prior.notes.len(), 1, "{:?}", prior.notes);
         // Pinned, the same weights are taken and no others.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use daps_core::NoiseModel;
 use daps_methods::MethodConfig;
-use daps_priors::PriorConfig;
+use daps_priors::{Memory, PriorConfig};
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
@@ -26,6 +26,9 @@ pub struct RunConfig {
     /// Rows that run at once: memory depends on it, results do not.
     #[serde(default = "default_batch")]
     pub batch: usize,
+    /// Memory that a call of a network may take, such as `"4GB"`: beyond it rows run one after another, and larger images as tiles.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub memory: Memory,
     /// What is given as the one answer to a measurement: a sample, or the mean of all samples.
     #[serde(default, skip_serializing_if = "Answer::is_usual")]
     pub answer: Answer,
@@ -73,6 +76,9 @@ fn default_samples() -> usize {
 fn default_batch() -> usize {
     256
 }
+fn is_usual(memory: &Memory) -> bool {
+    *memory == Memory::default()
+}
 fn default_noise() -> NoiseModel {
     NoiseModel::Level(task::NOISE)
 }
@@ -105,6 +111,7 @@ impl RunConfig {
             seed: 0,
             samples: default_samples(),
             batch: default_batch(),
+            memory: Memory::default(),
             answer: Answer::default(),
             task,
             prior,
@@ -197,6 +204,9 @@ mod tests {
         assert_eq!(RunConfig::new(task, config.prior.clone(), MethodConfig::default()), config);
         assert_eq!((config.samples, &config.task.noise), (16, &NoiseModel::Level(0.05)));
         assert_eq!(RunConfig::parse(&config.to_toml().unwrap()).unwrap(), config);
+        let small = RunConfig::parse(&format!("memory = '512MB'\n{SMALL}")).unwrap();
+        assert_eq!(small.memory, Memory::new(512_000_000));
+        assert_eq!(RunConfig::parse(&small.to_toml().unwrap()).unwrap(), small);
         assert_eq!(config.method.clone().over(false).unwrap().name(), Some("daps"));
         assert_eq!(config.method.over(true).unwrap().name(), Some("discrete_daps"));
     }
@@ -226,6 +236,7 @@ mod tests {
         assert!(error(SMALL.replace("[4]", "[0]")).contains("task.shape"));
         assert!(error(SMALL.replace("shape", "noise = -1.0\nshape")).contains("task.noise"));
         assert!(error(SMALL.replace("shape", "noise = nan\nshape")).contains("task.noise"));
+        assert!(error(format!("memory = 'plenty'\n{SMALL}")).contains("such as 4GB, 512MB"));
         assert!(error("seed = 1".into()).contains("missing field"));
         let several = SMALL.replace("shape", "measurements = 7\ntruth = 'x.npy'\nshape");
         assert!(error(several).contains("task.measurements"));

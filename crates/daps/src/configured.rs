@@ -24,7 +24,7 @@ impl Run {
         let source = prior::open(&config.prior, base)?;
         config.method.clone().over(source.is_discrete())?.check()?;
         daps_operators::registry::entry(&config.task.operator)?;
-        let prior = source.build(&config.task.shape)?;
+        let prior = source.build(&config.task.shape, config.memory)?;
         config.prior.complete(&prior);
         Self::with(config, base, prior, None)
     }
@@ -33,7 +33,7 @@ impl Run {
     pub fn with(mut config: RunConfig, base: &Path, prior: Built, truths: Option<&Truths>) -> Result<Self> {
         let name = config.task.operator.clone();
         let prior_title = prior.title();
-        let Built { model, analytic, mut notes, about, .. } = prior;
+        let Built { model, analytic, mut notes, about, tiles, count, .. } = prior;
         let space = model.space();
         let method = config.method.clone().over(space.symbols().is_some())?;
         let entry = daps_operators::registry::entry(&name)?;
@@ -84,6 +84,8 @@ impl Run {
             noise: Some(noise),
             text: Some(config.to_toml()?),
             inputs,
+            tiles,
+            count,
             notes,
             config: None,
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-pub use daps_priors::{Built, PriorConfig, Source};
+pub use daps_priors::{Built, Memory, PriorConfig, Source};
 
 use crate::library::Library;
 use crate::{Error, Result, files, manifest};
@@ -46,9 +46,9 @@ pub fn open(config: &PriorConfig, base: &Path) -> Result<Source> {
     config.open(base, |name| Library::standard()?.open(name))
 }
 
-/// Builds the prior of settings over samples of a shape (empty: the network's own), and pins them to its weights.
+/// Builds the prior of settings over samples of a shape (empty: the network's own) within the usual memory, and pins them to its weights.
 pub fn build(config: &mut PriorConfig, shape: &[usize], base: &Path) -> Result<Built> {
-    let built = open(config, base)?.build(shape)?;
+    let built = open(config, base)?.build(shape, Memory::default())?;
     config.complete(&built);
     Ok(built)
 }
@@ -64,7 +64,7 @@ mod tests {
         let mut config = named("digits").unwrap();
         let source = open(&config, Path::new("")).unwrap();
         assert_eq!((source.shape(), source.is_discrete()), (Some([1, 32, 32]), false));
-        let built = source.build(&[]).unwrap();
+        let built = source.build(&[], Memory::default()).unwrap();
         config.complete(&built);
         assert_eq!(built.title(), "digits (3b1721dcd28b)");
         let digest = "3b1721dcd28b7bcfa3fca0b53dd6ea76e28286abc58838f6e463a2bf764a1649";

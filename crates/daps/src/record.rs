@@ -27,6 +27,8 @@ const METRICS: &str = "metrics.json";
 const TRACE: &str = "trace.jsonl";
 /// What stands beside the measurement: a digest of the files that the run depends on.
 const INPUTS: &str = "inputs";
+/// And, where the network runs on tiles, which they are.
+const TILES: &str = "tiles";
 
 /// Progress within the run, kept with a checkpoint.
 #[derive(Serialize, Deserialize)]
@@ -63,8 +65,9 @@ impl<'a> Record<'a> {
         let y = run.problem.likelihood.measurement()?;
         if directory.resume && path.join(CONFIG).exists() {
             let before = files::read_text(&path.join(CONFIG))?;
-            if before != record.config {
-                let what = match but_for_version(&before).eq(but_for_version(&record.config)) {
+            if !same_samples(&before, &record.config) {
+                let [before, now] = [&before, &record.config].map(|c| but_for(&["version", "memory"], c));
+                let what = match before.eq(now) {
                     true => "holds a run of another daps version; only that version can resume it",
                     false => "holds a run of another configuration; resume it with its own config.toml",
                 };
@@ -84,7 +87,8 @@ impl<'a> Record<'a> {
         files::write(&path.join(CONFIG), record.config.as_bytes())?;
         let mut tensors: Vec<(&str, &Tensor)> = y.iter().map(|y| ("y", y)).collect();
         tensors.extend(run.truth.as_ref().map(|t| ("truth", t)));
-        let about = HashMap::from([(INPUTS.into(), run.about.inputs.clone())]);
+        let mut about = HashMap::from([(INPUTS.into(), run.about.inputs.clone())]);
+        about.extend(run.about.tiles.iter().map(|tiles| (TILES.into(), tiles.clone())));
         files::write_tensors(&measurement, &tensors, about)?;
         Ok((record, Ledger::default()))
     }
@@ -110,6 +114,12 @@ impl<'a> Record<'a> {
                         choose another directory with --out";
             return Err(Error::content(&self.directory.path, what));
         }
+        if text.get(TILES) != self.run.about.tiles.as_ref() {
+            let words = |tiles: Option<&String>| tiles.map_or("whole images", String::as_str).to_owned();
+            let (before, now) = (words(text.get(TILES)), words(self.run.about.tiles.as_ref()));
+            let what = format!("the run's network took {before}, with this --memory it would take {now}");
+            return Err(Error::content(&self.directory.path, what));
+        }
         let same = |name: &str, now: Option<&Tensor>| -> Result<bool> {
             match (tensors.get(name), now) {
                 (Some(before), Some(now)) => {
@@ -131,7 +141,7 @@ impl<'a> Record<'a> {
         let mark = text.get("mark").ok_or_else(|| Error::content(&path, "not a checkpoint of a run"))?;
         let mark: Mark = serde_json::from_str(mark)
             .map_err(|e| Error::content(&path, format!("damaged checkpoint: {e}")))?;
-        if mark.config != self.config {
+        if !same_samples(&mark.config, &self.config) {
             return Err(Error::content(&path, "belongs to another configuration"));
         }
         let mut ledger = Ledger { batch: mark.batch, ..Ledger::default() };
@@ -227,9 +237,16 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The lines of a configuration that say what is run.
-fn but_for_version(config: &str) -> impl Iterator<Item = &str> {
-    config.lines().filter(|line| !line.starts_with("version = "))
+/// The lines of a configuration but those of some settings.
+fn but_for<'a>(names: &[&str], config: &'a str) -> impl Iterator<Item = &'a str> {
+    let is = |line: &str| line.split_once(" = ").is_some_and(|(name, _)| names.contains(&name));
+    config.lines().filter(move |line| !is(line))
+}
+
+/// Whether two configurations say the same of what samples depend on: memory counts by the tiles that it leads to, which are kept
+/// beside the measurement.
+fn same_samples(before: &str, now: &str) -> bool {
+    but_for(&["memory"], before).eq(but_for(&["memory"], now))
 }
 
 fn remove_checkpoint(directory: &Path) -> Result<()> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use candle_core::Tensor;
 use daps_core::{Denoiser, Event, Method, Noise, Operator, Problem, Row, Space, State};
 use daps_priors::Analytic;
+use daps_priors::network::TileCount;
 
 use crate::config::RunConfig;
 use crate::event::{RunEvent, RunObserver};
@@ -64,6 +65,10 @@ pub(crate) struct About {
     pub text: Option<String>,
     /// A digest of what it depends on beside that text and its measurement.
     pub inputs: String,
+    /// The tiles that its network runs on, where it needs some.
+    pub tiles: Option<String>,
+    /// How far a call on them is.
+    pub count: Option<Arc<TileCount>>,
     /// What was done to the inputs, for people.
     pub notes: Vec<String>,
 }
@@ -84,6 +89,12 @@ impl Run {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.about.notes
+    }
+
+    /// How far a call of the denoiser is, where it runs on tiles.
+    #[must_use]
+    pub fn tiles(&self) -> Option<Arc<TileCount>> {
+        self.about.count.clone()
     }
 
     /// The prior for people.

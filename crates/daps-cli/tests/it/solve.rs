@@ -307,6 +307,46 @@ fn a_measured_picture_may_be_an_array_of_bytes() {
     assert!(array.len() == 512 && worst < 1e-4, "{worst}");
 }
 
+/// A network that halves images, at odd sides: on tiles where memory asks for them, which a resumed run must have again.
+#[test]
+fn images_of_any_size_run_within_a_limit_of_memory() {
+    let scene = Scene::new();
+    let (prior, image, out) = (scene.network(16), scene.picture("a.png", 151), scene.text("out"));
+    let command = ["solve", "--task", "inpaint-random", "--image", &image, "--prior", &prior];
+    let rest = ["--shape", "3,151,133", "--preset", "fast", "--budget", "5", "--samples", "1", "--json"];
+    let run = |out: &str, more: &[&str]| solved(&[&command[..], &rest, &["--out", out], more].concat());
+    let (_, notes) = run(&scene.text("whole"), &[]);
+    assert!(!notes.contains("tiles"), "{notes}");
+    let (tiled, notes) = run(&out, &["--memory", "12MB"]);
+    assert!(
+        notes.contains("tiles of ") && notes.contains("to stay within 12MB (--memory); its norms"),
+        "{notes}"
+    );
+    // The same tiles from a little more memory; others from much more.
+    assert_eq!(run(&out, &["--memory", "12100kB", "--resume"]).0, tiled);
+    let resumed = |memory| {
+        let more = ["--out", &out, "--memory", memory, "--resume"];
+        let output = daps(&[&command[..], &rest, &more].concat());
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let message = resumed("4GB");
+    assert!(message.contains("network took ") && message.contains("it would take whole images"), "{message}");
+    // The written configuration has the tiles.
+    let (again, config) = (scene.text("again"), scene.text("out/config.toml"));
+    let (again, notes) = solved(&["run", &config, "--out", &again, "--json"]);
+    assert!(again == tiled && notes.contains("tiles of "), "{notes}");
+    let (other, notes) =
+        solved(&["run", &config, "--memory", "1GB", "--out", &scene.text("other"), "--json"]);
+    assert!(other != tiled && !notes.contains("tiles of "), "{notes}");
+    let out = scene.path("none");
+    let less = ["--out", out.to_str().unwrap(), "--memory", "1MB"];
+    let says = "for a call of the network on 128x128 pixels, got 1MB";
+    refused(&[&command[..], &rest, &less].concat(), &out, says);
+    let wrong = ["--out", out.to_str().unwrap(), "--memory", "plenty"];
+    refused(&[&command[..], &rest, &wrong].concat(), &out, "a size such as 4GB, 512MB or a number of bytes");
+}
+
 #[test]
 fn a_killed_solve_resumes_to_the_same_bytes() {
     let scene = Scene::new();

@@ -325,13 +325,16 @@ pub(super) fn check_common(
     check_side(image_size, 1 << (channel_mult.len() - 1))
 }
 
-/// The side of an image must be positive and divide by the down-sampling factor.
-pub(super) fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
-    if side > 0 && side <= 1 << 16 && side.is_multiple_of(factor) {
+/// The longest side of an image.
+pub(super) const MOST_SIDE: usize = 1 << 16;
+
+/// The side of the images that a network is trained on must be positive and divide by the down-sampling factor.
+fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
+    if side > 0 && side <= MOST_SIDE && side.is_multiple_of(factor) {
         return Ok(());
     }
     let expected =
-        format!("a positive multiple of {factor}, the network's down-sampling factor, up to 65536");
+        format!("a positive multiple of {factor}, the network's down-sampling factor, up to {MOST_SIDE}");
     Err(daps_core::Error::invalid("image size", expected, side))
 }
 

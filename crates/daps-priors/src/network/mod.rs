@@ -9,11 +9,15 @@ mod convnet;
 mod dhariwal;
 mod edm_block;
 mod embedding;
+mod grid;
+mod needs;
+mod padding;
 mod parameters;
 mod patch;
 mod preconditioning;
 mod prior;
 mod song;
+mod tiles;
 mod tokens;
 
 use daps_nn::FeatureMap;
@@ -24,6 +28,9 @@ pub use conv_unet::ConvUnetConfig;
 pub use convnet::ConvNetConfig;
 pub use dhariwal::DhariwalConfig;
 pub(crate) use embedding::sinusoids;
+pub use grid::{Cut, Grid, Rule, Tile};
+pub use needs::Footprint;
+pub(crate) use padding::Padding;
 pub use parameters::Parameters;
 pub(crate) use parameters::Scheme;
 pub(crate) use patch::{shuffle, unshuffle};
@@ -31,6 +38,7 @@ pub use preconditioning::{Coefficients, Preconditioning, Prepared};
 pub use prior::NetworkPrior;
 pub(crate) use prior::{factors, tensor_error};
 pub use song::{DecoderType, EmbeddingType, EncoderType, SongConfig};
+pub use tiles::{AnySize, TileCount, Tiled, Tiling};
 pub use tokens::{TokenPrior, quantise};
 
 /// A U-Net: an image batch, one noise label per sample and perhaps a class per sample in, an image batch out.

@@ -12,11 +12,12 @@ use daps_core::{
 };
 use daps_nn::FeatureMap;
 
-use super::config::check_side;
+use super::config::{MOST_SIDE, whole};
+use super::padding::Padding;
 use super::patch::{shuffle, unshuffle};
-use super::{Coefficients, Network, NetworkConfig, Preconditioning, Prepared};
+use super::{AnySize, Coefficients, Network, NetworkConfig, Preconditioning, Prepared, Tiled, Tiling};
 use crate::checkpoint::Opened;
-use crate::{LocalHead, Result};
+use crate::{LocalHead, Memory, Result};
 
 /// A denoising network: f32, any batch, one noise level for all rows or one for each.
 #[derive(Clone)]
@@ -105,12 +106,29 @@ impl NetworkPrior {
         })
     }
 
-    /// The same network for images of another size.
-    pub fn with_size(mut self, height: usize, width: usize) -> Result<Self> {
-        check_side(height, self.factor)?;
-        check_side(width, self.factor)?;
-        self.shape = vec![self.shape[0], height, width];
-        Ok(self)
+    /// The same network for images of another size, which are padded by reflection where it does not divide them.
+    pub fn with_size(self, height: usize, width: usize) -> Result<Self> {
+        Ok(self.at_size(height, width)?)
+    }
+
+    /// The same network on tiles where a call would take more memory than it may.
+    pub fn within(self, memory: Memory) -> Result<Tiled<Self>> {
+        let of = self.config.footprint();
+        let (mut align, mut reach) = (self.factor, self.config.reach());
+        let mut floats = [of.plain, of.taped];
+        if let Some(head) = &self.local {
+            align = lcm(align, LocalHead::FACTOR);
+            reach = reach.map(|reach| reach + LocalHead::REACH);
+            floats = floats.map(|floats| floats + head.floats());
+        }
+        let bytes = floats.map(|floats| floats * size_of::<f32>() as f64);
+        Ok(Tiled::new(self, Tiling { align, reach, bytes, memory })?)
+    }
+
+    /// Whether an answer at a place depends on its surroundings alone, so that tiles do not change it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.config.reach().is_some()
     }
 
     /// The same network told a class.
@@ -126,13 +144,19 @@ impl NetworkPrior {
         Ok(self)
     }
 
+    /// What network it is.
+    #[must_use]
+    pub fn config(&self) -> &NetworkConfig {
+        &self.config
+    }
+
     /// The raw network.
     #[must_use]
     pub fn network(&self) -> &dyn Network {
         &*self.network
     }
 
-    /// D(x, σ) with its history: differentiable in x and in the network's variables, for training.
+    /// D(x, σ) with its history: differentiable in x and in the network's variables, for training, on images that the network divides.
     pub fn forward(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Tensor> {
         let c = self.coefficients(x, sigma)?;
         let column = |f: fn(&Coefficients) -> f64| -> daps_core::Result<Tensor> {
@@ -200,14 +224,25 @@ impl NetworkPrior {
     }
 
     /// c_skip x + c_out F without the history.
-    fn finish(&self, x: &Tensor, raw: &FeatureMap, c: &[Coefficients]) -> daps_core::Result<Tensor> {
-        let raw = self.image(&raw.detach())?;
+    fn finish(
+        &self,
+        x: &Tensor,
+        raw: &FeatureMap,
+        c: &[Coefficients],
+        padding: &Padding,
+    ) -> daps_core::Result<Tensor> {
+        let raw = padding.crop(&self.image(&raw.detach())?)?;
         combine(&[(&factors(c, |c| c.skip), x), (&factors(c, |c| c.out), &raw)])
     }
 }
 
 pub(crate) fn factors(c: &[Coefficients], f: fn(&Coefficients) -> f64) -> Vec<f64> {
     c.iter().map(f).collect()
+}
+
+/// The least common multiple.
+fn lcm(a: usize, b: usize) -> usize {
+    (1..=b).map(|k| k * a).find(|m| m.is_multiple_of(b)).unwrap_or(a * b)
 }
 
 pub(crate) fn tensor_error(error: daps_nn::Error) -> daps_core::Error {
@@ -226,8 +261,9 @@ impl Denoiser for NetworkPrior {
     fn denoise(&self, x: &Tensor, sigma: &Sigma) -> daps_core::Result<Tensor> {
         let x = x.to_dtype(DType::F32)?.detach();
         let c = self.coefficients(&x, sigma)?;
-        let raw = self.raw(&combine(&[(&factors(&c, |c| c.input), &x)])?, &c)?;
-        self.finish(&x, &raw, &c)
+        let padding = Padding::of(&x, self.factor)?;
+        let raw = self.raw(&padding.pad(&combine(&[(&factors(&c, |c| c.input), &x)])?)?, &c)?;
+        self.finish(&x, &raw, &c, &padding)
     }
 
     fn as_spread(&self) -> Option<&SpreadTable> {
@@ -235,11 +271,20 @@ impl Denoiser for NetworkPrior {
     }
 
     fn as_local(&self) -> Option<&dyn LocalDenoiser> {
-        self.local.as_ref().filter(|_| LocalHead::fits(&self.shape)).map(|_| self as &dyn LocalDenoiser)
+        self.local.as_ref().map(|_| self as &dyn LocalDenoiser)
     }
 
     fn as_differentiable(&self) -> Option<&dyn DifferentiableDenoiser> {
         Some(self)
+    }
+}
+
+impl AnySize for NetworkPrior {
+    fn at_size(&self, height: usize, width: usize) -> daps_core::Result<Self> {
+        for side in [height, width] {
+            whole("image size", side, 1, MOST_SIDE)?;
+        }
+        Ok(Self { shape: vec![self.shape[0], height, width], ..self.clone() })
     }
 }
 
@@ -263,18 +308,19 @@ impl DifferentiableDenoiser for NetworkPrior {
     ) -> daps_core::Result<(Tensor, Tensor)> {
         let x = x.to_dtype(DType::F32)?.detach();
         let c = self.coefficients(&x, sigma)?;
-        let input = Var::from_tensor(&combine(&[(&factors(&c, |c| c.input), &x)])?)?;
+        let padding = Padding::of(&x, self.factor)?;
+        let input = Var::from_tensor(&padding.pad(&combine(&[(&factors(&c, |c| c.input), &x)])?)?)?;
         let raw = self.raw(input.as_tensor(), &c)?;
-        let denoised = self.finish(&x, &raw, &c)?;
+        let denoised = self.finish(&x, &raw, &c, &padding)?;
         let v = cotangent(&denoised)?.to_dtype(DType::F32)?;
         if check_rows("cotangent", &v, &self.shape)? != x.dims()[0] {
             return Err(daps_core::Error::shape("cotangent", x.dims(), v.dims()));
         }
         let gradient = combine(&[(&factors(&c, |c| c.out), &v)])?;
-        let store = self.pull_back(&raw, &gradient)?;
+        let store = self.pull_back(&raw, &padding.fill(&gradient)?)?;
         let skip = factors(&c, |c| c.skip);
         let vjp = match store.get(input.as_tensor()) {
-            Some(g) => combine(&[(&skip, &v), (&factors(&c, |c| c.input), g)])?,
+            Some(g) => combine(&[(&skip, &v), (&factors(&c, |c| c.input), &padding.fold(g)?)])?,
             None => combine(&[(&skip, &v)])?,
         };
         Ok((denoised, vjp))

@@ -8,6 +8,8 @@ mod conditional;
 mod denoiser;
 mod edm_golden;
 mod posterior;
+mod sizes;
+mod tiles;
 mod tokens;
 mod training;
 mod training_data;
