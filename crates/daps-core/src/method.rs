@@ -113,13 +113,16 @@ pub enum Need {
     Tokens,
 }
 
-/// By how much the measured image is smaller, where the measurement is an image of as many channels.
+/// By which whole factor the measured image is smaller, with sides rounded up, where the measurement is an image of as many channels.
 #[must_use]
 pub fn shrink_factor(input: &[usize], output: &[usize]) -> Option<usize> {
     let (&[c, h, w], &[oc, oh, ow]) =
         (<&[usize; 3]>::try_from(input).ok()?, <&[usize; 3]>::try_from(output).ok()?);
-    let factor = h.checked_div(oh)?;
-    (factor > 1 && c == oc && (h, w) == (factor * oh, factor * ow)).then_some(factor)
+    // The smallest factor that makes both sides small enough; where several make the same sides, nothing tells them apart.
+    let least = |side: usize, of: usize| (of > 0).then(|| side.div_ceil(of));
+    let factor = least(h, oh)?.max(least(w, ow)?);
+    let fits = factor > 1 && c == oc && (h.div_ceil(factor), w.div_ceil(factor)) == (oh, ow);
+    fits.then_some(factor)
 }
 
 impl Need {

@@ -1,7 +1,8 @@
 //! Bicubic up-sampling: what any viewer does with a small image, the obvious answer to super-resolution.
 //!
 //! Paper: Keys, "Cubic convolution interpolation for digital image processing", IEEE TASSP 1981, a = -1/2: pixel i of the large
-//! image lies at (i + ½)/f - ½ of the small one; borders are mirrored. It uses neither the prior nor the noise level.
+//! image lies at (i + ½)/f - ½ of the small one, after a shift that keeps the middle where the sides were rounded up; borders are
+//! mirrored. It uses neither the prior nor the noise level.
 
 use daps_core::candle::Tensor;
 use daps_core::tensors::{Real, map_rows};
@@ -34,9 +35,10 @@ fn keys(t: f64) -> f64 {
     }
 }
 
-/// The four places and weights from which pixel i of the large axis is made.
-fn taps(i: usize, factor: usize, n: usize) -> [(usize, f64); 4] {
-    let at = (i as f64 + 0.5) / factor as f64 - 0.5;
+/// The four places and weights from which pixel i of the large axis is made, `large` pixels from `n`.
+fn taps(i: usize, factor: usize, large: usize, n: usize) -> [(usize, f64); 4] {
+    let beyond = (factor * n) as f64 - large as f64;
+    let at = (i as f64 + 0.5 + 0.5 * beyond) / factor as f64 - 0.5;
     let first = at.floor() as isize - 1;
     std::array::from_fn(|k| {
         let place = first + k as isize;
@@ -51,8 +53,10 @@ fn enlarge<T: Real>(y: &Tensor, small: &[usize], large: &[usize], factor: usize)
     let (&[_, h, w], &[_, lh, lw]) = (small, large) else {
         return Err(Error::shape("image", large, small));
     };
-    let (rows, columns): (Vec<_>, Vec<_>) =
-        ((0..lh).map(|i| taps(i, factor, h)).collect(), (0..lw).map(|j| taps(j, factor, w)).collect());
+    let (rows, columns): (Vec<_>, Vec<_>) = (
+        (0..lh).map(|i| taps(i, factor, lh, h)).collect(),
+        (0..lw).map(|j| taps(j, factor, lw, w)).collect(),
+    );
     map_rows::<T>("bicubic", y, small, large, |_, y, out| {
         for (y, out) in y.chunks(h * w).zip(out.chunks_mut(lh * lw)) {
             for (out, row) in out.chunks_mut(lw).zip(&rows) {
@@ -114,6 +118,15 @@ mod tests {
             for j in 2 * f..(w - 2) * f {
                 let expected = value(place(i), place(j));
                 assert!((x[i * w * f + j] - expected).abs() < 1e-12, "({i}, {j})");
+            }
+        }
+        // One row and two columns less: their middle is that of the small image.
+        let x = to_f64(&enlarge::<f64>(&y, &[1, h, w], &[1, h * f - 1, w * f - 2], f).unwrap()).unwrap();
+        for i in 2 * f..(h - 2) * f {
+            for j in 2 * f..(w - 2) * f {
+                let place = |i: usize, less: f64| (i as f64 + 0.5 * less + 0.5) / f as f64 - 0.5;
+                let expected = value(place(i, 1.0), place(j, 2.0));
+                assert!((x[i * (w * f - 2) + j] - expected).abs() < 1e-12, "({i}, {j})");
             }
         }
         let ones = Tensor::ones((1, 1, 2, 3), daps_core::candle::DType::F64, &Device::Cpu).unwrap();

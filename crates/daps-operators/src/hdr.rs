@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, registered};
-use crate::params::Params;
+use crate::params::{Params, same_shape};
 use crate::registry;
 
 /// Scales and clips every value; any shape.
@@ -127,6 +127,10 @@ impl Default for HdrParams {
 }
 
 impl Params for HdrParams {
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
+    }
+
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         Ok(Arc::new(Hdr::new(shape, self.scale)?))
     }

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::blur::tasks::{KERNEL_FILE, SUPPLY, kernels};
 use crate::blur::{Blur, BlurKernel, Border, motion_kernel};
 use crate::example::{Example, registered};
-use crate::params::{Params, beside, kernel_size, optional};
+use crate::params::{Params, beside, kernel_size, optional, same_shape};
 use crate::registry::{self, FileParameter};
 
 /// A blur between a tone curve and its inverse, on `[channels, height, width]` images.
@@ -202,6 +202,10 @@ impl Params for NonlinearParams {
 
     fn drawn(&self) -> Option<&'static str> {
         self.kernel.is_none().then_some("its kernel")
+    }
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {

@@ -29,6 +29,12 @@ pub(crate) trait Params: Serialize + DeserializeOwned {
         Table::new()
     }
 
+    /// The shape of the image behind a measurement, whose shape may have rows in front; none where it does not follow.
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        let _ = measured;
+        Ok(None)
+    }
+
     /// What is drawn from the seed.
     fn drawn(&self) -> Option<&'static str> {
         None
@@ -84,6 +90,16 @@ pub(crate) fn beside(operator: &str, file: &str, given: &[(&str, bool)]) -> Resu
         Some((name, _)) => Err(Error::invalid(operator, format!("either {file} or {name}"), "both")),
         None => Ok(()),
     }
+}
+
+/// Channels, height and width at the end of a shape.
+pub(crate) fn last_three(shape: &[usize]) -> Option<[usize; 3]> {
+    shape.last_chunk().copied()
+}
+
+/// The image of an operator whose measurements have its shape.
+pub(crate) fn same_shape(measured: &[usize]) -> Result<Option<Vec<usize>>> {
+    Ok(last_three(measured).map(Vec::from))
 }
 
 /// The shorter side of an image.

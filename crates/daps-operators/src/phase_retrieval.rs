@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::example::{Example, registered};
 use crate::fft::Plans;
 use crate::num::Num;
-use crate::params::Params;
+use crate::params::{Params, last_three};
 use crate::registry;
 use crate::rows::image_shape;
 
@@ -43,6 +43,11 @@ impl Centred {
     }
 }
 
+/// A side with its padding.
+fn padded(side: usize, oversample: f64) -> usize {
+    side + 2 * (oversample / 8.0 * side as f64) as usize
+}
+
 /// The half spectra of a batch's planes.
 type Spectra<T> = Vec<Vec<Complex<T>>>;
 
@@ -57,7 +62,7 @@ impl PhaseRetrieval {
                 oversample,
             ));
         }
-        let [h, w] = [h, w].map(|side| side + 2 * (oversample / 8.0 * side as f64) as usize);
+        let [h, w] = [h, w].map(|side| padded(side, oversample));
         Ok(Self {
             input: shape.to_vec(),
             output: vec![c, h, w],
@@ -289,6 +294,18 @@ impl Default for PhaseParams {
 }
 
 impl Params for PhaseParams {
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        let Some([c, h, w]) = last_three(measured) else { return Ok(None) };
+        let side = |side: usize| {
+            let found = (1..=side).find(|&n| padded(n, self.oversample) >= side);
+            found.filter(|&n| padded(n, self.oversample) == side).ok_or_else(|| {
+                let expected = format!("a side that padding by {} eighths gives", self.oversample);
+                Error::invalid("phase_retrieval measurement", expected, side)
+            })
+        };
+        Ok(Some(vec![c, side(h)?, side(w)?]))
+    }
+
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         Ok(Arc::new(PhaseRetrieval::new(shape, self.oversample)?))
     }

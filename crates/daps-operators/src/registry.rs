@@ -42,6 +42,9 @@ pub struct Entry {
     pub over_tokens: fn() -> Table,
     /// Given parameters with every default for images of a shape spelled out; one may follow from another.
     pub complete: fn(params: &Table, shape: &[usize]) -> Result<Table>,
+    /// The shape of the image behind a measurement of a shape, which may have rows in front, with these parameters; none where it does
+    /// not follow from it.
+    pub image_shape: fn(params: &Table, measured: &[usize]) -> Result<Option<Vec<usize>>>,
     /// A small instance near the wished number of channels, height and width.
     pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
 }
@@ -97,6 +100,7 @@ macro_rules! entry {
             over_tokens: <$params>::over_tokens,
             defaults: |shape| <$params>::default_table(shape),
             complete: |params, shape| <$params>::completed($name, params, shape),
+            image_shape: |params, measured| <$params>::read($name, params, &[])?.image_shape(measured),
             example: $example,
         }
     };

@@ -1,4 +1,5 @@
-//! Downsampling by an integer factor: antialiased bicubic as MATLAB's `imresize` defines it, with mirrored borders.
+//! Downsampling by an integer factor: antialiased bicubic as MATLAB's `imresize` defines it, with mirrored borders. Where the factor
+//! does not divide a side, the side is rounded up and the image's middle stays in the middle, as in the official resizer.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::example::{Example, registered};
 use crate::kronecker::Kronecker;
-use crate::params::Params;
+use crate::params::{Params, last_three};
 use crate::registry;
 use crate::rows::{each_plane, image_shape};
 use crate::taps::{Separable, Taps};
@@ -27,18 +28,18 @@ pub struct SuperResolution {
 }
 
 impl SuperResolution {
-    /// For images of the given shape, both sides of which the factor must divide.
+    /// For images of the given shape, neither side of which is below the factor.
     pub fn new(shape: &[usize], factor: usize) -> Result<Self> {
         let (c, h, w) = image_shape("super_resolution", shape)?;
-        if factor == 0 || h % factor != 0 || w % factor != 0 {
-            let expected = format!("a positive divisor of the image's sides {h} and {w}");
+        if factor == 0 || factor > h.min(w) {
+            let expected = format!("a whole number from 1 to the image's shorter side {}", h.min(w));
             return Err(Error::invalid("super_resolution factor", expected, factor));
         }
         let map = Separable::new(bicubic(h, factor), bicubic(w, factor));
         let svd = Kronecker::new(&map)?;
         Ok(Self {
             input: shape.to_vec(),
-            output: vec![c, h / factor, w / factor],
+            output: vec![c, h.div_ceil(factor), w.div_ceil(factor)],
             modes: vec![c * svd.modes()],
             singular: vec![svd.singular(c)],
             map,
@@ -65,20 +66,22 @@ fn cubic(x: f64) -> f64 {
 
 /// Weights that shrink a line of `n` values by `factor`: the cubic is widened by the factor, so that it averages.
 fn bicubic(n: usize, factor: usize) -> Taps {
-    let f = factor as f64;
+    let (f, outputs) = (factor as f64, n.div_ceil(factor));
+    // What the rounded side reaches beyond the line, half of it at each end.
+    let beyond = (outputs * factor - n) as f64 / 2.0;
     let mirrored = |i: isize| {
         let i = i.rem_euclid(2 * n as isize) as usize;
         if i < n { i } else { 2 * n - 1 - i }
     };
     let output = |o: usize| {
-        let center = (o as f64 + 0.5) * f - 0.5;
+        let center = (o as f64 + 0.5) * f - 0.5 - beyond;
         let first = (center - 2.0 * f).ceil() as isize;
         let last = (center + 2.0 * f).floor() as isize;
         let weights: Vec<f64> = (first..=last).map(|i| cubic((i as f64 - center) / f)).collect();
         let sum: f64 = weights.iter().sum();
         (first..=last).zip(weights).map(|(i, w)| (mirrored(i), w / sum)).collect()
     };
-    Taps::new(n, (0..n / factor).map(output))
+    Taps::new(n, (0..outputs).map(output))
 }
 
 impl Operator for SuperResolution {
@@ -183,6 +186,12 @@ impl Default for SuperResolutionParams {
 }
 
 impl Params for SuperResolutionParams {
+    /// Several sizes are rounded up to one; this is the one that is not rounded.
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        Ok(last_three(measured)
+            .map(|[c, h, w]| vec![c, h.saturating_mul(self.factor), w.saturating_mul(self.factor)]))
+    }
+
     fn operator(self, _: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         Ok(Arc::new(SuperResolution::new(shape, self.factor)?))
     }
@@ -190,6 +199,5 @@ impl Params for SuperResolutionParams {
 
 pub(crate) fn example([c, h, w]: [usize; 3], seed: u64) -> Result<Example> {
     let factor = 2 + seed as usize % 3;
-    let shape = [c, h.div_ceil(factor) * factor, w.div_ceil(factor) * factor];
-    registered("super_resolution", &format!("factor = {factor}"), &shape, seed)
+    registered("super_resolution", &format!("factor = {factor}"), &[c, h.max(factor), w.max(factor)], seed)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::{Blur, BlurKernel, Border, gaussian_kernel, motion_kernel};
 use crate::example::{Example, registered, with_input};
 use crate::files::read;
-use crate::params::{Params, kernel_size, required, side};
+use crate::params::{Params, kernel_size, required, same_shape, side};
 use crate::registry::{FileParameter, FromFile};
 
 /// The option of `daps solve` that gives a kernel, and the operator that takes it.
@@ -35,6 +35,10 @@ impl Params for GaussianParams {
     fn complete(self, shape: &[usize]) -> Self {
         let std = 3.0 * (side(shape) as f64 / 256.0).sqrt();
         Self { size: self.size.or(Some(kernel_size(shape))), std: self.std.or(Some(std)), ..self }
+    }
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
     }
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
@@ -70,6 +74,10 @@ impl Params for MotionParams {
 
     fn drawn(&self) -> Option<&'static str> {
         Some("its kernel")
+    }
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
@@ -117,6 +125,10 @@ pub(crate) const KERNEL_FILE: &str = "an image (scaled to sum 1), or an array [h
 
 impl Params for BlurParams {
     const FILES: &'static [FileParameter] = &[required("kernel", "--kernel-file FILE", KERNEL_FILE)];
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
+    }
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let kernels = kernels(&self.kernel, self.normalize)?;

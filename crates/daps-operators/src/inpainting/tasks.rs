@@ -12,7 +12,7 @@ use toml::Table;
 use super::{Inpainting, box_mask, random_mask};
 use crate::example::{Example, ROWS, registered, with_input};
 use crate::files::{read, with_rank};
-use crate::params::{Params, required, side};
+use crate::params::{Params, required, same_shape, side};
 use crate::registry::{FileParameter, FromFile};
 use crate::rows::image_shape;
 
@@ -40,6 +40,10 @@ impl Params for BoxParams {
 
     fn drawn(&self) -> Option<&'static str> {
         Some("the place of its box")
+    }
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
     }
 
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
@@ -75,6 +79,10 @@ impl Params for RandomParams {
         Some("its mask")
     }
 
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
+    }
+
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let (_, h, w) = image_shape(name, shape)?;
         Ok(Arc::new(Inpainting::named(name, shape, &random_mask(h, w, self.fraction, seed)?)?))
@@ -95,6 +103,10 @@ impl Params for MaskParams {
         "an image (white = kept), or an array of zeros and ones [height, width]",
     )];
     const WITHOUT_FILE: Option<&'static str> = Some("inpaint_random");
+
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        same_shape(measured)
+    }
 
     fn operator(self, name: &'static str, shape: &[usize], _: u64) -> Result<Arc<dyn Operator>> {
         let mut mask = with_rank(&read(&self.mask, "mask")?, 4)?;

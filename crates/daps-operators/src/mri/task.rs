@@ -64,6 +64,10 @@ impl Params for MriParams {
         }
     }
 
+    fn image_shape(&self, measured: &[usize]) -> Result<Option<Vec<usize>>> {
+        Ok(measured.last_chunk().map(|[h, w]| vec![2, *h, *w]))
+    }
+
     fn operator(self, name: &'static str, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>> {
         let (h, w) = match image_shape(name, shape)? {
             (2, h, w) => (h, w),

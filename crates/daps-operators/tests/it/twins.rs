@@ -218,6 +218,57 @@ fn super_resolution_keeps_constants_and_straight_lines_inside() {
     }
     let ones = Tensor::ones((1, 1, 32, 24), DType::F64, &Device::Cpu).unwrap();
     assert!(to_f64(&operator.apply(&ones).unwrap()).unwrap().iter().all(|v| (v - 1.0).abs() < 1e-14));
-    let error = SuperResolution::new(&[3, 30, 32], 4).unwrap_err().to_string();
-    assert!(error.contains("divisor of the image's sides 30 and 32"), "{error}");
+    let error = SuperResolution::new(&[3, 3, 32], 4).unwrap_err().to_string();
+    assert!(error.contains("from 1 to the image's shorter side 3, got 4"), "{error}");
+}
+
+/// Keys' cubic, written out.
+fn keys(t: f64) -> f64 {
+    match t.abs() {
+        t if t <= 1.0 => 1.5 * t.powi(3) - 2.5 * t.powi(2) + 1.0,
+        t if t <= 2.0 => -0.5 * t.powi(3) + 2.5 * t.powi(2) - 4.0 * t + 2.0,
+        _ => 0.0,
+    }
+}
+
+/// A sum over all pixels of a mirrored plane, with coordinates from 1 as MATLAB counts them: output p of m lies at
+/// f (p - (m - n/f)/2) + (1 - f)/2 among n inputs.
+fn shrunk(x: &[f64], (h, w): (usize, usize), f: usize) -> Vec<f64> {
+    let (m, k, f) = (h.div_ceil(f), w.div_ceil(f), f as f64);
+    let weights = |p: usize, n: usize, m: usize| -> Vec<f64> {
+        let at = f * ((p + 1) as f64 - (m as f64 - n as f64 / f) / 2.0) + (1.0 - f) / 2.0;
+        let mut of = vec![0.0; n];
+        let reach = (4.0 * f) as isize;
+        for i in at as isize - reach..=at as isize + reach {
+            // 1, 2, …, n, n, …, 2, 1, again and again.
+            let turn = (i - 1).rem_euclid(2 * n as isize) as usize;
+            of[if turn < n { turn } else { 2 * n - 1 - turn }] += keys((at - i as f64) / f);
+        }
+        let sum: f64 = of.iter().sum();
+        of.iter().map(|v| v / sum).collect()
+    };
+    let one = |p: usize, q: usize| -> f64 {
+        let (rows, columns) = (weights(p, h, m), weights(q, w, k));
+        (0..h * w).map(|i| rows[i / w] * columns[i % w] * x[i]).sum()
+    };
+    (0..m * k).map(|i| one(i / k, i % k)).collect()
+}
+
+#[test]
+fn super_resolution_rounds_sides_up_and_keeps_the_middle() {
+    for ((h, w), factor) in [((33, 51), 4), ((7, 5), 3), ((13, 8), 5), ((12, 8), 4), ((5, 9), 5), ((3, 4), 1)]
+    {
+        let operator = SuperResolution::new(&[2, h, w], factor).unwrap();
+        assert_eq!(operator.output_shape(), [2, h.div_ceil(factor), w.div_ceil(factor)]);
+        let x = to_f64(&normal(factor as u64, 1, &[2, h, w])).unwrap();
+        let fast = operator.apply(&Tensor::from_slice(&x, (1, 2, h, w), &Device::Cpu).unwrap()).unwrap();
+        let slow: Vec<f64> = x.chunks(h * w).flat_map(|plane| shrunk(plane, (h, w), factor)).collect();
+        close(&format!("{h}x{w} by {factor}"), &to_f64(&fast).unwrap(), &slow);
+        // A picture that is its own mirror image stays so.
+        let mirrored: Vec<f64> = (0..2 * h * w).map(|i| x[i] + x[i / w * w + w - 1 - i % w]).collect();
+        let y = operator.apply(&Tensor::from_vec(mirrored, (1, 2, h, w), &Device::Cpu).unwrap()).unwrap();
+        let (y, k) = (to_f64(&y).unwrap(), w.div_ceil(factor));
+        let turned: Vec<f64> = (0..y.len()).map(|i| y[i / k * k + k - 1 - i % k]).collect();
+        close("the mirror image", &y, &turned);
+    }
 }
