@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws how often truths lie among samples, by frequency, from the results of `daps validate network --out DIR`.
 
-    python3 bench/coverage.py --out docs/img/coverage.png bench/results/calibration/held-out.jsonl
+    python3 bench/coverage.py --out docs/img/coverage.png bench/results/coverage/held-out.jsonl
 
 One panel a task, one line a method; the grey line is what exact samples have. Needs matplotlib.
 """

@@ -8,7 +8,7 @@ use daps_nn::buffer::{most_held, release_idle};
 use daps_priors::{NetworkConfig, NetworkPrior};
 
 /// Networks of every kind at the sizes that matter here: wide enough that vectors and scratch do not count, several levels and blocks.
-const NETWORKS: [&str; 6] = [
+const NETWORKS: [&str; 7] = [
     "[network]\nkind = 'adm'\nimage_size = 64\nmodel_channels = 32\nchannel_mult = [1, 2]\nnum_res_blocks = 1\n\
      attention_resolutions = []\nuse_scale_shift_norm = true\nresblock_updown = true\nlearn_sigma = true\n\
      [preconditioning]\nkind = 'vp'\n",
@@ -22,6 +22,8 @@ const NETWORKS: [&str; 6] = [
      attn_resolutions = []\n[preconditioning]\nkind = 'edm'\n",
     "patch = 2\n[network]\nkind = 'song'\nimage_size = 64\nchannels = 12\nmodel_channels = 64\nchannel_mult = [1, 2]\n\
      num_blocks = 2\nattn_resolutions = []\n[preconditioning]\nkind = 'edm'\n",
+    "patch = 2\n[network]\nkind = 'conv-unet'\nimage_size = 64\nchannels = 12\nwidths = [64, 96, 128]\nblocks = [2, 1, 2]\n\
+     [preconditioning]\nkind = 'edm'\n",
 ];
 
 /// Scratch of convolutions, which does not grow with the image.

@@ -329,7 +329,7 @@ pub(super) fn check_common(
 pub(super) const MOST_SIDE: usize = 1 << 16;
 
 /// The side of the images that a network is trained on must be positive and divide by the down-sampling factor.
-fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
+pub(super) fn check_side(side: usize, factor: usize) -> daps_core::Result<()> {
     if side > 0 && side <= MOST_SIDE && side.is_multiple_of(factor) {
         return Ok(());
     }

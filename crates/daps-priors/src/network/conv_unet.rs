@@ -47,6 +47,18 @@ impl ConvUnetConfig {
         1 << (self.widths.len().max(1) - 1)
     }
 
+    /// How many pixels away a change of the input can change the output: one for each convolution, times the pixel's size where it
+    /// stands, and the rest of a coarse pixel.
+    #[must_use]
+    pub fn reach(&self) -> usize {
+        let coarsest = self.widths.len() - 1;
+        let convolutions = |(level, blocks): (usize, &usize)| {
+            let ways = if level == coarsest { 1 } else { 2 };
+            (2 * ways * blocks) << level
+        };
+        2 + self.blocks.iter().enumerate().map(convolutions).sum::<usize>() + (1 << coarsest)
+    }
+
     /// Refuses settings that describe no network.
     pub fn check(&self) -> daps_core::Result<()> {
         whole("network.channels", self.channels, 1, 1024)?;
@@ -194,10 +206,12 @@ mod tests {
         }
     }
 
-    /// Far from what changed, the answer is the same to the bit: nothing looks at the whole image.
+    /// Beyond its reach from what changed the answer is the same to the bit, and not from half of it on: nothing looks at the whole image.
     #[test]
     fn the_answer_at_a_place_depends_on_its_surroundings_alone() {
         let prior = moved().with_size(16, 192).unwrap();
+        let reach = config().reach().unwrap();
+        assert_eq!(reach, 2 * (2 + 4 + 8 + 2) + 1);
         let of = |x: &Tensor, sigma: f64| to_f64(&prior.denoise(x, &Sigma::Same(sigma)).unwrap()).unwrap();
         let noise = Noise::chains(7, 1);
         let one = noise.normal(Address::new(0, Purpose::Instance, 0), &[3, 16, 192], DType::F32).unwrap();
@@ -207,7 +221,8 @@ mod tests {
         for sigma in [0.05, 1.0] {
             let (a, b) = (of(&one, sigma), of(&other, sigma));
             assert!((0..a.len()).all(|i| i % 192 >= 8 || a[i] != b[i]));
-            assert!((0..a.len()).filter(|i| i % 192 >= 96).all(|i| a[i] == b[i]));
+            assert!((0..a.len()).filter(|i| i % 192 >= 8 + reach).all(|i| a[i] == b[i]));
+            assert!((0..a.len()).any(|i| i % 192 >= 8 + reach / 2 && a[i] != b[i]));
             assert_ne!(of(&one, 2.0 * sigma), a);
         }
     }

@@ -39,6 +39,18 @@ fn u_net(image: usize, first: usize, levels: &[usize], blocks: usize) -> Footpri
     Footprint { plain: ROUNDING * plain, taped: ROUNDING * taped }
 }
 
+/// Of a U-Net whose ways meet in sums: the widths of its levels and their blocks on each way.
+fn sums(image: usize, widths: &[usize], blocks: &[usize]) -> Footprint {
+    let (mut plain, mut taped) = (AT_BORDER * image as f64, AT_BORDER * image as f64);
+    for (l, (own, blocks)) in widths.iter().zip(blocks).enumerate() {
+        // What was found on the way down, what comes from below, and a block; a history keeps four maps of each block on both ways.
+        let (call, area) = (2 + IN_BLOCK, 0.25f64.powi(l as i32));
+        plain += area * (call * own) as f64;
+        taped += area * ((2 * call + 8 * blocks) * own) as f64;
+    }
+    Footprint { plain: ROUNDING * plain, taped: ROUNDING * taped }
+}
+
 impl Architecture {
     /// Numbers for each pixel that the network sees.
     fn footprint(&self) -> Footprint {
@@ -55,6 +67,7 @@ impl Architecture {
                 let levels = levels(c.model_channels, &c.channel_mult);
                 u_net(c.channels, levels[0], &levels, c.num_blocks)
             }
+            Self::ConvUnet(c) => sums(c.channels, &c.widths, &c.blocks),
             Self::ConvNet(c) => {
                 let levels = levels(c.model_channels, &c.channel_mult);
                 u_net(c.channels, levels[0], &levels, c.num_convs)
@@ -66,6 +79,7 @@ impl Architecture {
     /// something looks at the whole image: attention, or a norm whose statistics are taken over space.
     fn reach(&self) -> Option<usize> {
         match self {
+            Self::ConvUnet(c) => Some(c.reach()),
             Self::Adm(_) | Self::Song(_) | Self::Dhariwal(_) | Self::ConvNet(_) => None,
         }
     }
