@@ -21,7 +21,7 @@ pub struct Bar {
     stop: Arc<AtomicBool>,
     told: Instant,
     end: Arc<Mutex<Option<Instant>>>,
-    tiles: Option<Arc<TileCount>>,
+    tiles: Vec<Arc<TileCount>>,
 }
 
 impl Bar {
@@ -35,11 +35,17 @@ impl Bar {
                 std::process::exit(130);
             }
         })?;
-        Ok(Self { bar: ProgressBar::hidden(), stop, told: Instant::now(), end: Arc::default(), tiles: None })
+        Ok(Self {
+            bar: ProgressBar::hidden(),
+            stop,
+            told: Instant::now(),
+            end: Arc::default(),
+            tiles: vec![],
+        })
     }
 
-    /// Shows how many tiles of the denoiser's call under way are done.
-    pub fn watch(&mut self, tiles: Option<Arc<TileCount>>) {
+    /// Shows how many tiles of the denoiser's call under way are done, of whichever denoiser is at work.
+    pub fn watch(&mut self, tiles: Vec<Arc<TileCount>>) {
         self.tiles = tiles;
     }
 
@@ -104,15 +110,16 @@ impl Progress for Bar {
                     None => write!(to, "?"),
                 };
             };
-            let count = self.tiles.clone();
+            let counts = self.tiles.clone();
             let tiles = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
-                if let Some((done, of)) = count.as_ref().map(|count| count.now()) {
+                if let Some((done, of)) = counts.iter().map(|count| count.now()).find(|(done, of)| done < of)
+                {
                     _ = write!(to, "tile {done} of {of}, ");
                 }
             };
             self.bar.set_style(style.with_key("left", left).with_key("tiles", tiles).progress_chars("=> "));
         }
-        if self.tiles.is_some() {
+        if !self.tiles.is_empty() {
             self.bar.enable_steady_tick(SOON);
         }
         self.told = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use daps::event::Shown;
 use daps::priors::Memory;
 use daps::report::number;
-use daps::{Answer, Directory, Measurement, Run, RunConfig, Summary, files};
+use daps::{Answer, Directory, Measurement, RunConfig, Runs, Summary, files};
 
 use crate::Outcome;
 use crate::bar::{Bar, waiting};
@@ -64,10 +64,10 @@ pub fn directory(out: &Path, resume: bool, checkpoint_every: f64) -> anyhow::Res
 /// Runs a configuration in a directory and prints what it found.
 pub fn execute(config: RunConfig, base: &Path, directory: &Directory, json: bool) -> anyhow::Result<Outcome> {
     let what = format!("setting up the operator {} and the prior", config.task.operator);
-    let run = waiting(&what, || Run::new(config, base))?;
+    let runs = waiting(&what, || Runs::new(config, base))?;
     let (mut bar, start, out) = (Bar::new()?, Instant::now(), &directory.path);
-    bar.watch(run.tiles());
-    let result = run.execute(directory, &mut Shown(&mut bar));
+    bar.watch(runs.tiles());
+    let result = runs.execute(directory, &mut Shown(&mut bar));
     if matches!(&result, Err(error) if error.is_cancelled()) {
         tell(&format!("stopped; to resume, rerun the command with --out {} --resume", out.display()));
         return Ok(Outcome::Stopped);

@@ -20,7 +20,8 @@ pub struct Args {
     /// The task: a name from `daps list tasks`, or any operator
     #[arg(long)]
     task: String,
-    /// A clean image, or a folder of them. daps measures it first and compares the samples with it
+    /// A clean image, or a folder of them. daps measures it first and compares the samples with it. If the prior works at any size,
+    /// the samples have the image's size, and images of several sizes become a run of each
     #[arg(long, conflicts_with = "measurement", required_unless_present = "measurement")]
     image: Option<PathBuf>,
     /// A measurement: an image, .npy or .safetensors. No truth is needed
@@ -29,7 +30,7 @@ pub struct Args {
     /// The prior: a bundled one (faces, digits, binary-digits), a checkpoint, or a TOML file with a [prior] table
     #[arg(long, default_value = bundled::DEFAULT_PRIOR)]
     prior: String,
-    /// The shape of a sample, such as 3,64,64, if the prior has no fixed shape
+    /// The shape of a sample, such as 3,64,64 [default: the prior's own, or the input's if the prior works at any size]
     #[arg(long, value_delimiter = ',')]
     shape: Vec<usize>,
     /// The method [default: daps, or discrete_daps for a prior over tokens]

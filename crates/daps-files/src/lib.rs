@@ -11,6 +11,8 @@ mod write;
 pub use array::{Choice, as_pictures, beyond_pictures, ending, is_array, read_array};
 pub use error::{Error, Result};
 pub use npy::parse as parse_npy;
-pub use picture::{ENDINGS, Picture, is_picture, on_white, open, pictures_in, read};
+pub use picture::{
+    ENDINGS, Header, MOST_PIXELS, Picture, header, is_picture, on_white, open, pictures_in, read,
+};
 pub use place::place;
 pub use write::write;

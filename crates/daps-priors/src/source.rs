@@ -122,6 +122,12 @@ impl Source {
         }
     }
 
+    /// Whether samples may have any size, so that a run's follows from its input.
+    #[must_use]
+    pub fn works_at_any_size(&self) -> bool {
+        matches!(&self.0, Kind::Network(network) if network.config.works_at_any_size())
+    }
+
     /// Whether it is a prior over tokens.
     #[must_use]
     pub fn is_discrete(&self) -> bool {

@@ -47,7 +47,7 @@ pub struct RunConfig {
 pub struct TaskConfig {
     /// The operator's name.
     pub operator: String,
-    /// Shape of one sample, such as `[3, 64, 64]` or `[8]`; a network prior knows its own.
+    /// Shape of one sample, such as `[3, 64, 64]` or `[8]`; a network knows its own, or takes that of its input.
     #[serde(default)]
     pub shape: Vec<usize>,
     /// The measurement's noise: a standard deviation such as `0.05`, or a model such as `"poisson:peak=30"` or
@@ -65,6 +65,9 @@ pub struct TaskConfig {
     /// `[output shape…]`; no truth is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<PathBuf>,
+    /// Of a folder of pictures the files that are taken; all where none is named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
     /// Settings of the operator.
     #[serde(default)]
     pub options: Table,
@@ -97,6 +100,7 @@ impl TaskConfig {
             measurements: one(),
             truth: None,
             measurement: None,
+            images: vec![],
             options: Table::new(),
         }
     }

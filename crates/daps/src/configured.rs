@@ -12,16 +12,18 @@ use crate::measure::{Truths, measure, measured};
 use crate::parts::Parts;
 use crate::prior::Built;
 use crate::run::{About, Run, check_chains};
-use crate::{Result, files, prior};
+use crate::{Result, files, prior, shapes};
 
 impl Run {
-    /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`.
+    /// Builds everything, checks that it fits together, and resolves the configuration; relative paths start at `base`. Inputs of
+    /// several shapes are refused: [`Runs`](crate::Runs) makes a run of each.
     pub fn new(mut config: RunConfig, base: &Path) -> Result<Self> {
         config.check()?;
         check_chains(config.samples, config.task.measurements)?;
         config.settle(base)?;
         // What is wrong with the method is said before any weight is read.
         let source = prior::open(&config.prior, base)?;
+        config = shapes::only(shapes::split(config, &source)?)?;
         config.method.clone().over(source.is_discrete())?.check()?;
         daps_operators::registry::entry(&config.task.operator)?;
         let prior = source.build(&config.task.shape, config.memory)?;
@@ -96,6 +98,6 @@ impl Run {
         let parts = measured.truth.into_iter().fold(parts, Parts::truth);
         let parts = analytic.into_iter().fold(parts, Parts::analytic);
         let about = About { config: Some(config), ..about };
-        parts.configured(measured.numbers, about).build()
+        parts.configured(measured.numbers, measured.formats, about).build()
     }
 }

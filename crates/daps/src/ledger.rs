@@ -7,11 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use candle_core::{DType, Tensor};
 use daps_core::tensors::{batched, to_f64};
 use daps_core::{Cost, Event, Likelihood, Row, Samples, State};
-use image::imageops::FilterType;
 use rayon::prelude::*;
 
 use crate::event::{LevelDone, LevelPicture};
-use crate::picture::{self, Snapshot};
+use crate::picture::{self, STRIP, Snapshot};
 use crate::quality::of_samples;
 use crate::run::Run;
 use crate::{Result, canvas};
@@ -19,7 +18,7 @@ use crate::{Result, canvas};
 /// Measurements of which the trajectory of a chain is kept.
 const FOLLOWED: u64 = 16;
 /// Side of a level's small picture at most.
-const SMALL: u32 = 128;
+const SMALL: usize = 128;
 
 /// Samples keyed by (measurement, chain). Several of them, from batches or from machines, can be put together in any order.
 #[derive(Clone)]
@@ -116,7 +115,8 @@ impl Ledger {
                 if Snapshot::is_kept(step) {
                     // In f32, as a checkpoint keeps them.
                     let image = |t: &Tensor| -> Result<Vec<f64>> {
-                        Ok(to_f64(&run.values(&t.get(i)?)?.to_dtype(DType::F32)?)?)
+                        let values = to_f64(&run.values(&t.get(i)?)?.to_dtype(DType::F32)?)?;
+                        Ok(picture::small(&values, shape, STRIP).0.into_owned())
                     };
                     let images = [image(x0_hat)?, image(x0_y)?, image(&state.x_t)?];
                     // Corrupted tokens do not grow.
@@ -125,17 +125,8 @@ impl Ledger {
                     self.snapshots.insert((row.measurement, step.index), snapshot);
                 }
                 if pictures {
-                    let mut shown = picture::image(&to_f64(&run.values(&x0_y.get(i)?)?)?, shape);
-                    let largest = shown.width().max(shown.height());
-                    if largest > SMALL {
-                        let side = |s: u32| (s * SMALL / largest).max(1);
-                        shown = image::imageops::resize(
-                            &shown,
-                            side(shown.width()),
-                            side(shown.height()),
-                            FilterType::Triangle,
-                        );
-                    }
+                    let values = to_f64(&run.values(&x0_y.get(i)?)?)?;
+                    let shown = picture::preview(&values, shape, SMALL);
                     let png = STANDARD.encode(canvas::png(&shown)?);
                     level.pictures.push(LevelPicture { measurement: row.measurement, png });
                 }

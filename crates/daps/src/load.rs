@@ -1,18 +1,18 @@
-//! Pictures and arrays in: any common picture file becomes a `[channels, height, width]` tensor in [-1, 1] of the prior's size.
+//! Pictures and arrays in: any common picture file becomes a `[channels, height, width]` tensor in [-1, 1] of the run's shape.
 //!
 //! What happens to a picture of another kind: it is turned upright by its EXIF tag, transparency is laid on white, colours become
-//! brightness for a grey prior and grey is repeated for a colour prior, the middle is cropped to the prior's proportions and
+//! brightness for a grey prior and grey is repeated for a colour prior, the middle is cropped to the run's proportions and
 //! resized (Lanczos, antialiased), and of an animation the first frame is taken. Each such step leaves a note.
 
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
 use daps_core::tensors::batched;
-use daps_files::{Choice, Picture, is_array, on_white};
+use daps_files::{Choice, Header, Picture, is_array, on_white};
 use image::DynamicImage;
 use image::imageops::FilterType;
 
-use crate::{Error, Result};
+use crate::{Error, Format, Result};
 
 /// A picture is enlarged at most this many times.
 const MOST_ENLARGED: u32 = 8;
@@ -25,6 +25,56 @@ pub struct Batch {
     pub names: Vec<String>,
     /// What was done to the items, for people.
     pub notes: Vec<String>,
+    /// Their places among all of a folder.
+    pub numbers: Vec<u64>,
+    /// What pictures were like; empty of an array.
+    pub formats: Vec<Format>,
+}
+
+/// A picture's file.
+pub(crate) struct Listed {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// What it is called: unique among the pictures of its folder, and usable as a file name.
+    pub name: String,
+    /// Its place among them.
+    pub number: u64,
+}
+
+/// A picture's file, or those of a folder; of these the ones that are named, where any is.
+pub(crate) fn listed(path: &Path, only: &[String]) -> Result<Vec<Listed>> {
+    let refuse = |e| Error::content(path, e);
+    let paths = match path.is_dir() {
+        true => daps_files::pictures_in(path).map_err(refuse)?,
+        false => vec![path.to_path_buf()],
+    };
+    let mut names = Vec::<String>::new();
+    for path in &paths {
+        let stem = stem(path);
+        let several = (1..).map(|i| format!("{stem}.{i}"));
+        let free = std::iter::once(stem.clone()).chain(several).find(|name| !names.contains(name));
+        names.push(free.unwrap_or(stem));
+    }
+    let all = paths.into_iter().zip(names).zip(0..);
+    let mut all: Vec<Listed> = all.map(|((path, name), number)| Listed { path, name, number }).collect();
+    if let Some(missing) = only.iter().find(|file| !all.iter().any(|one| one.file() == **file)) {
+        return Err(Error::content(path, format!("has no image {missing}")));
+    }
+    all.retain(|one| only.is_empty() || only.contains(&one.file()));
+    Ok(all)
+}
+
+impl Listed {
+    /// The file's own name.
+    pub fn file(&self) -> String {
+        self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// What its beginning says.
+    pub fn header(&self) -> Result<Header> {
+        let read = daps_files::read(&self.path).and_then(|bytes| daps_files::header(&bytes));
+        read.map_err(|e| Error::content(&self.path, e))
+    }
 }
 
 /// What the numbers of a file stand for.
@@ -41,21 +91,15 @@ pub enum Meaning {
 }
 
 /// Reads the items at a path: a picture, a folder of pictures, or a `.npy` or `.safetensors` array (of several tensors, the
-/// one called `tensor`).
-pub fn batch(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
-    let fit = matches!(meaning, Meaning::Pictures | Meaning::Tokens);
-    if path.is_dir() {
-        let paths = daps_files::pictures_in(path).map_err(|e| Error::content(path, e))?;
-        return pictures(&paths, shape, fit);
-    }
+/// one called `tensor`). Of a folder only the files that are named, where any is.
+pub fn batch(path: &Path, only: &[String], shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
     if !path.exists() {
         return Err(Error::content(path, "no such file"));
     }
-    if is_array(path) {
-        array(path, shape, tensor, meaning)
-    } else {
-        pictures(&[path.to_path_buf()], shape, fit)
+    if !path.is_dir() && is_array(path) {
+        return array(path, shape, tensor, meaning);
     }
+    pictures(&listed(path, only)?, shape, matches!(meaning, Meaning::Pictures | Meaning::Tokens))
 }
 
 /// Pictures `[n, channels, height, width]` in [-1, 1] as they are, of one size: a picture, a folder of them, or an array. Of a
@@ -73,7 +117,8 @@ pub fn as_they_are(path: &Path, tensor: Choice) -> Result<(Batch, usize)> {
         let array = daps_files::read_array(path, tensor).map_err(refuse)?;
         let values = daps_files::as_pictures(&array).map_err(refuse)?;
         daps_core::tensors::check_finite(&path.display().to_string(), &values)?;
-        let unnamed = |values: Tensor| Batch { values, names: vec![], notes: vec![] };
+        let unnamed =
+            |values| Batch { values, names: vec![], notes: vec![], numbers: vec![], formats: vec![] };
         // Samples of a run: chains may leave the range of pictures.
         if let [_, chains, _, _, _] = *values.dims() {
             return Ok((unnamed(values.flatten(0, 1)?), chains));
@@ -85,11 +130,10 @@ pub fn as_they_are(path: &Path, tensor: Choice) -> Result<(Batch, usize)> {
         }
         return Ok((unnamed(if values.dims().len() == 3 { values.unsqueeze(0)? } else { values }), 1));
     }
-    let paths =
-        if path.is_dir() { daps_files::pictures_in(path).map_err(refuse)? } else { vec![path.to_path_buf()] };
-    let first = daps_files::open(&daps_files::read(&paths[0]).map_err(refuse)?).map_err(refuse)?.pixels;
-    let channels = if first.color().has_color() { 3 } else { 1 };
-    Ok((pictures(&paths, &[channels, first.height() as usize, first.width() as usize], false)?, 1))
+    let listed = listed(path, &[])?;
+    let first = listed[0].header()?;
+    let channels = if first.is_grey { 1 } else { 3 };
+    Ok((pictures(&listed, &[channels, first.height as usize, first.width as usize], false)?, 1))
 }
 
 fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result<Batch> {
@@ -122,7 +166,7 @@ fn array(path: &Path, shape: &[usize], tensor: &str, meaning: Meaning) -> Result
     }
     let (stem, n) = (stem(path), values.dims()[0]);
     let names = if n == 1 { vec![stem] } else { (0..n).map(|i| format!("{stem}-{i:03}")).collect() };
-    Ok(Batch { values, names, notes })
+    Ok(Batch { values, names, notes, numbers: (0..n as u64).collect(), formats: vec![] })
 }
 
 /// The file's name without its ending, with nothing in it that a file name or a page cannot take.
@@ -133,22 +177,22 @@ fn stem(path: &Path) -> String {
     if plain.trim_matches('.').is_empty() { "picture".into() } else { plain }
 }
 
-fn pictures(paths: &[PathBuf], shape: &[usize], fit: bool) -> Result<Batch> {
-    let (mut values, mut names, mut notes) = (Vec::new(), Vec::<String>::new(), Vec::new());
-    for path in paths {
-        let bytes = daps_files::read(path).map_err(|e| Error::content(path, e))?;
+fn pictures(listed: &[Listed], shape: &[usize], fit: bool) -> Result<Batch> {
+    let (mut values, mut formats, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    for Listed { path, .. } in listed {
+        let refuse = |e| Error::content(path, e);
+        let bytes = daps_files::read(path).map_err(refuse)?;
         let (pixels, said) = decode(path, &bytes, shape, fit)?;
         values.extend(pixels);
-        let stem = stem(path);
-        let several = (1..).map(|i| format!("{stem}.{i}"));
-        let free = std::iter::once(stem.clone()).chain(several).find(|name| !names.contains(name));
-        names.push(free.unwrap_or(stem));
+        formats.push(daps_files::header(&bytes).map_err(refuse)?.into());
         if !said.is_empty() {
             notes.push(format!("{}: {}", path.display(), said.join("; ")));
         }
     }
-    let values = Tensor::from_vec(values, batched(paths.len(), shape), &Device::Cpu)?;
-    Ok(Batch { values, names, notes })
+    let values = Tensor::from_vec(values, batched(listed.len(), shape), &Device::Cpu)?;
+    let names = listed.iter().map(|one| one.name.clone()).collect();
+    let numbers = listed.iter().map(|one| one.number).collect();
+    Ok(Batch { values, names, notes, numbers, formats })
 }
 
 /// The values of a picture, plane by plane, and what was done to it.

@@ -8,7 +8,7 @@ use daps_core::{Address, Noise, NoiseModel, Operator, Purpose, Row, Space};
 use daps_priors::Analytic;
 
 use crate::config::RunConfig;
-use crate::{Error, Result, load, rounding, tokens};
+use crate::{Error, Format, Result, load, rounding, tokens};
 
 /// Truths to be measured.
 #[derive(Clone)]
@@ -41,6 +41,8 @@ pub(crate) struct Measured {
     pub names: Vec<String>,
     pub numbers: Vec<u64>,
     pub notes: Vec<String>,
+    /// What the pictures were like that it comes from; empty where it comes from none.
+    pub formats: Vec<Format>,
     /// The deviation that rounding to the steps of a file has added to the measurement.
     pub rounding: f64,
 }
@@ -80,8 +82,8 @@ pub(crate) fn measure(
             true => load::Meaning::MeasuredPicture,
             false => load::Meaning::Measurement,
         };
-        let load::Batch { values, names, mut notes } =
-            load::batch(&path, operator.output_shape(), "y", meaning)?;
+        let load::Batch { values, names, mut notes, numbers, formats } =
+            load::batch(&path, &given.images, operator.output_shape(), "y", meaning)?;
         check_finite("measurement", &values)?;
         let steps = if pictured { rounding::steps(&path)? } else { None };
         let rounding =
@@ -99,24 +101,24 @@ pub(crate) fn measure(
             None => values,
             Some(symbols) => tokens::measured(&values, symbols, operator, !array)?,
         };
-        let numbers = (0..names.len() as u64).collect();
-        return Ok(Measured { truth: None, y: values, names, numbers, notes, rounding });
+        return Ok(Measured { truth: None, y: values, names, numbers, notes, formats, rounding });
     }
-    let (truth, names, notes) = match &given.truth {
+    let (truth, notes, formats) = match &given.truth {
         Some(path) => {
             let path = base.join(path);
             let meaning = match space.symbols() {
                 None => load::Meaning::Pictures,
                 Some(_) => load::Meaning::Tokens,
             };
-            let load::Batch { values, names, notes } = load::batch(&path, &given.shape, "truth", meaning)?;
+            let load::Batch { values, names, notes, numbers, formats } =
+                load::batch(&path, &given.images, &given.shape, "truth", meaning)?;
             let values = match space.symbols() {
                 Some(symbols) if daps_files::is_array(&path) => {
                     tokens::values(&tokens::of_array(&values, symbols)?, symbols)?
                 }
                 _ => values,
             };
-            (values, names, notes)
+            (Truths { values, names, numbers }, notes, formats)
         }
         None => {
             let Some(prior) = analytic else {
@@ -126,13 +128,13 @@ pub(crate) fn measure(
             };
             let numbers: Vec<u64> = (0..given.measurements as u64).collect();
             let noise = measurement_noise(config.seed, &numbers);
-            let truth = prior.draw(&noise, Address::new(0, Purpose::Truth, 0))?;
-            (truth, (0..given.measurements).map(|i| format!("draw-{i:03}")).collect(), vec![])
+            let values = prior.draw(&noise, Address::new(0, Purpose::Truth, 0))?;
+            let names = (0..given.measurements).map(|i| format!("draw-{i:03}")).collect();
+            (Truths { values, names, numbers }, vec![], vec![])
         }
     };
-    let numbers = (0..names.len() as u64).collect();
-    let measured = measured(config, space, operator, Truths { values: truth, names, numbers })?;
-    Ok(Measured { notes: [notes, measured.notes].concat(), ..measured })
+    let measured = measured(config, space, operator, truth)?;
+    Ok(Measured { notes: [notes, measured.notes].concat(), formats, ..measured })
 }
 
 /// Measures truths.
@@ -150,19 +152,21 @@ pub(crate) fn measured(
     };
     let Some(symbols) = space.symbols() else {
         let y = measure(&values)?;
-        return Ok(Measured { truth: Some(values), y, names, numbers, notes: vec![], rounding: 0.0 });
+        return Ok(Measured {
+            truth: Some(values),
+            y,
+            names,
+            numbers,
+            notes: vec![],
+            formats: vec![],
+            rounding: 0.0,
+        });
     };
     let (x0, off) = tokens::tokens(&values, symbols)?;
     let note = format!("images were cut to the {symbols} grey values of the prior's alphabet");
     let notes = if off { vec![note] } else { vec![] };
-    Ok(Measured {
-        truth: Some(tokens::values(&x0, symbols)?),
-        y: measure(&x0)?,
-        names,
-        numbers,
-        notes,
-        rounding: 0.0,
-    })
+    let (truth, y) = (Some(tokens::values(&x0, symbols)?), measure(&x0)?);
+    Ok(Measured { truth, y, names, numbers, notes, formats: vec![], rounding: 0.0 })
 }
 
 fn measurement_noise(seed: u64, numbers: &[u64]) -> Noise {

@@ -1,7 +1,7 @@
 //! What a finished run leaves in its directory: tensors, pictures of every measurement, and the report.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
 use daps_core::Statistic;
@@ -9,21 +9,22 @@ use daps_core::tensors::{batched, from_f64, to_f64};
 use image::RgbImage;
 
 use crate::outcome::Outcome;
-use crate::picture::{self, Snapshot};
+use crate::picture::{self, LARGE, STRIP, Snapshot};
 use crate::posterior::spreads;
 use crate::run::Run;
-use crate::{Answer, Error, Result, canvas, files, report};
+use crate::{Answer, Error, Format, Result, canvas, files, report};
 
 /// Samples of a measurement that become pictures of their own; all of them are in `samples.safetensors`.
 const MOST_PICTURES: usize = 64;
 /// Samples that stand in one row.
 const MOST_IN_ROW: usize = 16;
 
-/// The pictures of one measurement.
+/// Small pictures of one measurement; those in its files have their full size.
 #[derive(Default)]
 pub(crate) struct Gallery {
     pub truth: Option<RgbImage>,
     pub measurement: Option<RgbImage>,
+    /// Those that stand in one row.
     pub samples: Vec<RgbImage>,
     pub best: Option<RgbImage>,
     pub mean: Option<RgbImage>,
@@ -35,64 +36,79 @@ pub(crate) struct Gallery {
     pub way: Option<RgbImage>,
 }
 
+/// Where the pictures of a measurement are written, and what like.
+struct Paper {
+    directory: PathBuf,
+    format: Format,
+}
+
+impl Paper {
+    /// Writes a picture, and gives a small one whose sides are at most `most`.
+    fn draw(&self, name: &str, values: &[f64], shape: [usize; 3], most: usize) -> Result<RgbImage> {
+        self.write(name, &self.format.png(values, shape)?)?;
+        let (values, shape) = self.format.planes(values, shape);
+        Ok(picture::preview(&values, shape, most))
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.directory.join(name);
+        files::make_directory(path.parent().unwrap_or(&self.directory), true)?;
+        files::write(&path, bytes)
+    }
+}
+
 impl Gallery {
-    fn new(run: &Run, outcome: &Outcome, i: usize) -> Result<Self> {
-        let mut gallery = Self { measurement: run.shown_measurement(i)?, ..Self::default() };
+    /// Writes the pictures of a measurement.
+    fn written(run: &Run, outcome: &Outcome, i: usize, directory: PathBuf) -> Result<Self> {
+        let paper = Paper { directory, format: run.formats[i] };
+        let mut gallery = Self::default();
+        if let Some((y, shape)) = run.seen_measurement(i)? {
+            gallery.measurement = Some(paper.draw("measurement.png", &y, shape, LARGE)?);
+        }
         let Some(shape) = run.space.picture() else { return Ok(gallery) };
         let (d, k) = (run.space.size(), run.samples);
-        let sample = |chain: usize| {
-            let at = (i * k + chain) * d;
-            picture::image(&outcome.values[at..at + d], shape)
+        let sample = |chain: usize| &outcome.values[(i * k + chain) * d..(i * k + chain + 1) * d];
+        if let Some(truth) = &run.truth {
+            gallery.truth = Some(paper.draw("truth.png", &to_f64(&truth.get(i)?)?, shape, LARGE)?);
+        }
+        for chain in 0..k.min(MOST_PICTURES) {
+            let small = paper.draw(&format!("samples/{chain:02}.png"), sample(chain), shape, STRIP)?;
+            gallery.samples.extend((chain < MOST_IN_ROW).then_some(small));
+        }
+        paper.write("samples.png", &canvas::png(&picture::strip(&gallery.samples))?)?;
+        let best = sample(outcome.summary.measurements[i].chosen);
+        gallery.best = Some(paper.draw("best.png", best, shape, LARGE)?);
+        gallery.mean = Some(paper.draw("mean.png", &outcome.mean[i], shape, LARGE)?);
+        let answer = match run.answer {
+            Answer::Sample => best,
+            Answer::Mean => &outcome.mean[i],
         };
-        gallery.truth = match &run.truth {
-            Some(truth) => Some(picture::image(&to_f64(&truth.get(i)?)?, shape)),
-            None => None,
-        };
-        gallery.samples = (0..k.min(MOST_PICTURES)).map(sample).collect();
-        gallery.best = Some(sample(outcome.summary.measurements[i].chosen));
-        gallery.mean = Some(picture::image(&outcome.mean[i], shape));
-        gallery.answer = match run.answer {
-            Answer::Sample => gallery.best.clone(),
-            Answer::Mean => gallery.mean.clone(),
-        };
+        gallery.answer = Some(paper.draw("answer.png", answer, shape, LARGE)?);
         if let Some(std) = &outcome.std[i] {
             gallery.largest = std.iter().copied().filter(|v| v.is_finite()).fold(1e-9, f64::max);
-            gallery.std = Some(picture::heat(std, shape, gallery.largest));
+            paper.write("std.png", &canvas::png(&picture::heat(std, shape, gallery.largest))?)?;
+            let (std, shape) = picture::small(std, shape, LARGE);
+            gallery.std = Some(picture::heat(&std, shape, gallery.largest));
         }
         let way: Vec<Snapshot> =
             outcome.snapshots.range((i as u64, 0)..(i as u64 + 1, 0)).map(|(_, s)| s.clone()).collect();
-        gallery.way = (!way.is_empty()).then(|| picture::way(&way, shape));
-        Ok(gallery)
-    }
-
-    fn write(&self, directory: &Path) -> Result<()> {
-        let one = |name: &str, picture: &Option<RgbImage>| match picture {
-            Some(picture) => canvas::write(&directory.join(name), picture),
-            None => Ok(()),
-        };
-        one("truth.png", &self.truth)?;
-        one("measurement.png", &self.measurement)?;
-        one("best.png", &self.best)?;
-        one("mean.png", &self.mean)?;
-        one("answer.png", &self.answer)?;
-        one("std.png", &self.std)?;
-        one("trace.png", &self.way)?;
-        if !self.samples.is_empty() {
-            let folder = directory.join("samples");
-            files::make_directory(&folder, true)?;
-            for (k, sample) in self.samples.iter().enumerate() {
-                canvas::write(&folder.join(format!("{k:02}.png")), sample)?;
-            }
-            let row = &self.samples[..self.samples.len().min(MOST_IN_ROW)];
-            canvas::write(&directory.join("samples.png"), &picture::strip(row))?;
+        if !way.is_empty() {
+            let way = picture::way(&way, picture::small_shape(shape, STRIP));
+            paper.write("trace.png", &canvas::png(&way)?)?;
+            gallery.way = Some(way);
         }
-        Ok(())
+        Ok(gallery)
     }
 }
 
 impl Run {
     /// A measurement as a picture, where it has a form that can be looked at.
     pub fn shown_measurement(&self, i: usize) -> Result<Option<RgbImage>> {
+        Ok(self.seen_measurement(i)?.map(|(y, shape)| picture::image(&y, shape)))
+    }
+
+    /// The values of that picture.
+    fn seen_measurement(&self, i: usize) -> Result<Option<(Vec<f64>, [usize; 3])>> {
         let likelihood = &self.problem.likelihood;
         let (Some(operator), Some(y)) = (self.operator(), likelihood.measurement()?) else { return Ok(None) };
         let mut y = to_f64(&self.values(&y.get(i)?)?)?;
@@ -130,14 +146,8 @@ pub(crate) fn write(run: &Run, outcome: &Outcome, path: &Path) -> Result<()> {
 
     let mut galleries = Vec::new();
     for (i, name) in run.names.iter().enumerate() {
-        let gallery = Gallery::new(run, outcome, i)?;
-        if n == 1 {
-            gallery.write(path)?;
-        } else if gallery.measurement.is_some() || !gallery.samples.is_empty() {
-            let folder = path.join(folder_name(name));
-            files::make_directory(&folder, true)?;
-            gallery.write(&folder)?;
-        }
+        let own = if n == 1 { path.to_path_buf() } else { path.join(folder_name(name)) };
+        let gallery = Gallery::written(run, outcome, i, own)?;
         if i < report::MOST_SHOWN {
             galleries.push(gallery);
         }

@@ -11,7 +11,7 @@ use daps_priors::Analytic;
 
 use crate::event::RunObserver;
 use crate::run::{About, Directory, Run, check_chains, rows};
-use crate::{Answer, Error, Posterior, Result, Summary, task, tokens};
+use crate::{Answer, Error, Format, Posterior, Result, Summary, task, tokens};
 
 /// A run in the making. What is not said has a default: DAPS with the preset `best`, four chains, seed 0.
 pub struct Parts {
@@ -25,6 +25,7 @@ pub struct Parts {
     truth: Option<Tensor>,
     names: Vec<Cow<'static, str>>,
     numbers: Vec<u64>,
+    formats: Vec<Format>,
     about: About,
 }
 
@@ -75,6 +76,7 @@ impl Run {
             truth: None,
             names: vec![],
             numbers: vec![],
+            formats: vec![],
             about,
         }
     }
@@ -145,14 +147,14 @@ impl Parts {
     }
 
     /// With what a configuration says beside the parts.
-    pub(crate) fn configured(self, numbers: Vec<u64>, about: About) -> Self {
-        Self { numbers, about, ..self }
+    pub(crate) fn configured(self, numbers: Vec<u64>, formats: Vec<Format>, about: About) -> Self {
+        Self { numbers, formats, about, ..self }
     }
 
     /// Checks that the parts fit together.
     pub fn build(self) -> Result<Run> {
-        let Self { problem, analytic, method, chains, batch, seed, answer, truth, names, numbers, about } =
-            self;
+        let Self { problem, analytic, method, chains, batch, seed, answer, truth, names, .. } = self;
+        let Self { numbers, formats, about, .. } = self;
         for (what, value) in [("chains", chains), ("batch", batch)] {
             if value == 0 {
                 return Err(Error::Config(format!("{what}: expected at least 1, got 0")));
@@ -189,6 +191,7 @@ impl Parts {
         let mut names: Vec<String> = names.into_iter().map(Cow::into_owned).collect();
         names.extend((names.len()..n).map(|i| format!("measurement-{i:03}")));
         let numbers = if numbers.is_empty() { (0..n as u64).collect() } else { numbers };
+        let formats = if formats.is_empty() { vec![Format::of(&space); n] } else { formats };
         let rows = rows(n, chains);
         let run = Run {
             problem,
@@ -198,6 +201,7 @@ impl Parts {
             truth,
             names,
             numbers,
+            formats,
             seed,
             samples: chains,
             batch,

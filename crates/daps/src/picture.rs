@@ -1,5 +1,6 @@
 //! Numbers as pictures: images, measurements, standard deviations, and the way that a chain took.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use daps_core::{Operator, Shown, Step};
@@ -11,6 +12,10 @@ use crate::font::{self, SMALL};
 
 /// Small images are enlarged to about this side where they stand in a strip.
 const SIDE: usize = 128;
+/// Large images are shrunk to this side at most where they stand in a strip.
+pub(crate) const STRIP: usize = 256;
+/// The same where they stand alone.
+pub(crate) const LARGE: usize = 512;
 
 /// Whether values of this shape can be shown: `[C, H, W]` with one to three channels.
 #[must_use]
@@ -18,20 +23,66 @@ pub fn is_image(shape: &[usize]) -> bool {
     matches!(*shape, [1..=3, h, w] if h > 1 && w > 1)
 }
 
+/// One plane or three of what can be shown; of two channels (a complex image) the magnitude.
+#[must_use]
+pub fn planes(values: &[f64], shape: [usize; 3]) -> (Cow<'_, [f64]>, [usize; 3]) {
+    let [channels, h, w] = shape;
+    if channels != 2 {
+        return (values.into(), shape);
+    }
+    let (re, im) = values.split_at(h * w);
+    (re.iter().zip(im).map(|(re, im)| 2.0 * re.hypot(*im) - 1.0).collect(), [1, h, w])
+}
+
 /// An image with values from -1 to 1; of two channels (a complex image) the magnitude.
 #[must_use]
 pub fn image(values: &[f64], shape: [usize; 3]) -> RgbImage {
-    let [channels, height, width] = shape;
+    let (values, [channels, height, width]) = planes(values, shape);
     let n = height * width;
     let level = |v: f64| (127.5 * (v + 1.0)).round().clamp(0.0, 255.0) as u8;
     RgbImage::from_fn(width as u32, height as u32, |x, y| {
         let at = y as usize * width + x as usize;
         match channels {
             3 => Rgb([0, 1, 2].map(|c| level(values[c * n + at]))),
-            2 => Rgb([level(2.0 * values[at].hypot(values[n + at]) - 1.0); 3]),
             _ => Rgb([level(values[at]); 3]),
         }
     })
+}
+
+/// Side of the squares of pixels whose means make an image small.
+fn square([_, h, w]: [usize; 3], most: usize) -> usize {
+    h.max(w).div_ceil(most).max(1)
+}
+
+/// The shape of an image that is made [`small`].
+#[must_use]
+pub fn small_shape(shape: [usize; 3], most: usize) -> [usize; 3] {
+    let ([channels, h, w], side) = (shape, square(shape, most));
+    [channels, h.div_ceil(side), w.div_ceil(side)]
+}
+
+/// An image whose sides are at most `most`: the means of squares of pixels, as few as it takes.
+#[must_use]
+pub fn small(values: &[f64], shape: [usize; 3], most: usize) -> (Cow<'_, [f64]>, [usize; 3]) {
+    let (side, [_, h, w]) = (square(shape, most), shape);
+    if side == 1 {
+        return (values.into(), shape);
+    }
+    let [channels, rows, columns] = small_shape(shape, most);
+    let pixel = |k: usize| {
+        let (c, i, j) = (k / (rows * columns), k / columns % rows * side, k % columns * side);
+        let (below, right) = (h.min(i + side), w.min(j + side));
+        let sum: f64 = (i..below).flat_map(|i| &values[(c * h + i) * w..][j..right]).sum();
+        sum / ((below - i) * (right - j)) as f64
+    };
+    ((0..channels * rows * columns).map(pixel).collect(), [channels, rows, columns])
+}
+
+/// A small picture of an image.
+#[must_use]
+pub fn preview(values: &[f64], shape: [usize; 3], most: usize) -> RgbImage {
+    let (values, shape) = small(values, shape, most);
+    image(&values, shape)
 }
 
 /// Standard deviations, the RMS over channels, as colours from black (0) over violet and orange to white (`largest`).
@@ -63,14 +114,14 @@ pub fn heat_color(t: f64) -> [u8; 3] {
     [0, 1, 2].map(|c| (SCALE[i][c] * (1.0 - f) + SCALE[i + 1][c] * f).round() as u8)
 }
 
-/// The measurement of a row of the operator, where it has a form that can be looked at: images as they are, with what that row's
-/// mask hides in grey; Fourier magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
+/// The measurement of a row of the operator as an image, where it has a form that can be looked at: images as they are, with what
+/// that row's mask hides in grey; Fourier magnitudes and spectra on a logarithmic scale; numbers of a few pixels at those pixels.
 #[must_use]
-pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<RgbImage> {
+pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<(Vec<f64>, [usize; 3])> {
     match (operator.shown(), operator.output_shape()) {
         (Shown::LogMagnitudes, &[c, h, w]) if is_image(&[c, h, w]) => {
             let magnitudes: Vec<f64> = y.iter().map(|v| v.abs()).collect();
-            Some(image(&log_scaled(&magnitudes), [c, h, w]))
+            Some((log_scaled(&magnitudes), [c, h, w]))
         }
         (Shown::CoilSpectra, &[coils, 2, h, w]) if h > 1 && w > 1 => {
             let n = h * w;
@@ -78,13 +129,13 @@ pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<Rgb
                 (0..coils).map(|c| y[2 * c * n + at].hypot(y[(2 * c + 1) * n + at]).powi(2)).sum()
             };
             let magnitudes: Vec<f64> = (0..n).map(|at| f64::sqrt(power(at))).collect();
-            Some(image(&log_scaled(&magnitudes), [1, h, w]))
+            Some((log_scaled(&magnitudes), [1, h, w]))
         }
         (Shown::Image, &[c, h, w]) if is_image(&[c, h, w]) => {
             let seen = operator.visible();
             let seen = seen.as_ref().map(|rows| if rows.len() == 1 { &rows[0] } else { &rows[row] });
             let shown = |(i, v): (usize, &f64)| if seen.is_some_and(|s| !s[i]) { 0.0 } else { *v };
-            Some(image(&y.iter().enumerate().map(shown).collect::<Vec<_>>(), [c, h, w]))
+            Some((y.iter().enumerate().map(shown).collect(), [c, h, w]))
         }
         (Shown::AtSites, _) => at_sites(y, operator, row),
         _ => None,
@@ -93,13 +144,13 @@ pub fn measurement(y: &[f64], operator: &dyn Operator, row: usize) -> Option<Rgb
 
 /// A measurement whose numbers belong to a few pixels each, such as pairs: every pixel shows the number that it is part of, and
 /// grey where it is part of none.
-fn at_sites(y: &[f64], operator: &dyn Operator, row: usize) -> Option<RgbImage> {
+fn at_sites(y: &[f64], operator: &dyn Operator, row: usize) -> Option<(Vec<f64>, [usize; 3])> {
     let (local, &[1, h, w]) = (operator.as_local()?, operator.input_shape()) else { return None };
     let mut pixels = vec![0.0; h * w];
     for (k, v) in y.iter().enumerate() {
         local.sites_of(row, k).iter().for_each(|&site| pixels[site as usize] = *v);
     }
-    is_image(&[1, h, w]).then(|| image(&pixels, [1, h, w]))
+    is_image(&[1, h, w]).then_some((pixels, [1, h, w]))
 }
 
 /// ln(1 + v/median), stretched to [-1, 1].
@@ -144,7 +195,7 @@ pub fn write_grid(
     canvas::write(path, &canvas.into_picture())
 }
 
-/// One level of a chain's way: x̂0, x0|y and the x_t that it ends with.
+/// One level of a chain's way: x̂0, x0|y and the x_t that it ends with, as small images.
 #[derive(Clone)]
 pub struct Snapshot {
     /// The level's noise, and that of x_t.
@@ -163,7 +214,7 @@ impl Snapshot {
     }
 }
 
-/// The way of a chain: three rows of images under the noise levels.
+/// The way of a chain: three rows of small images of a shape under the noise levels.
 #[must_use]
 pub fn way(snapshots: &[Snapshot], shape: [usize; 3]) -> RgbImage {
     let [_, h, w] = shape;
@@ -215,10 +266,23 @@ mod tests {
             candle_core::Tensor::new(&[[[[1u8, 0], [1, 1]]], [[[1, 1], [0, 0]]]], &candle_core::Device::Cpu);
         let operator = daps_operators::Inpainting::new(&[1, 2, 2], &masks.unwrap()).unwrap();
         let shown = |row: usize| {
-            let picture = measurement(&[1.0; 4], &operator, row).unwrap();
-            picture.pixels().map(|p| p.0[0]).collect::<Vec<_>>()
+            let (values, shape) = measurement(&[1.0; 4], &operator, row).unwrap();
+            image(&values, shape).pixels().map(|p| p.0[0]).collect::<Vec<_>>()
         };
         assert_eq!((shown(0), shown(1)), (vec![255, 128, 255, 255], vec![255, 255, 128, 128]));
+    }
+
+    /// Means of 2 x 2 pixels, and of what is left at the right and below; an image that is small enough stays as it is.
+    #[test]
+    fn large_images_are_made_small() {
+        let values: Vec<f64> = (0..2 * 15).map(f64::from).collect();
+        let (less, shape) = small(&values, [2, 3, 5], 3);
+        assert_eq!(shape, [2, 2, 3]);
+        let first = [3.0, 5.0, 6.5, 10.5, 12.5, 14.0];
+        assert_eq!(less[..6], first);
+        assert_eq!(less[6..], first.map(|v| v + 15.0));
+        assert_eq!(small(&values, [2, 3, 5], 5), (Cow::Borrowed(&values[..]), [2, 3, 5]));
+        assert_eq!(small(&[1.0; 12_000_000], [3, 1000, 4000], LARGE).1, [3, 125, 500]);
     }
 
     #[test]

@@ -20,9 +20,9 @@ use crate::{Error, Result, files, output};
 
 const CHECKPOINT: &str = "checkpoint.safetensors";
 /// The first file of a run: where it is, a run has begun.
-const CONFIG: &str = "config.toml";
+pub(crate) const CONFIG: &str = "config.toml";
 /// The last file of a run: where it is, the run is finished.
-const METRICS: &str = "metrics.json";
+pub(crate) const METRICS: &str = "metrics.json";
 /// The numbers of every level, a line each.
 const TRACE: &str = "trace.jsonl";
 /// What stands beside the measurement: a digest of the files that the run depends on.
@@ -58,21 +58,11 @@ impl<'a> Record<'a> {
     pub fn open(run: &'a Run, directory: &'a Directory) -> Result<(Self, Ledger)> {
         let config = run.text()?;
         let path = &directory.path;
-        let resume = Entry::Resume { work: "run", first: CONFIG };
-        let lock = directory::enter(path, if directory.resume { resume } else { Entry::New })?;
+        let (lock, goes_on) = enter(directory, &config)?;
         let record = Self { run, directory, config, last: Instant::now(), _lock: lock };
         let measurement = path.join("measurement.safetensors");
         let y = run.problem.likelihood.measurement()?;
-        if directory.resume && path.join(CONFIG).exists() {
-            let before = files::read_text(&path.join(CONFIG))?;
-            if !same_samples(&before, &record.config) {
-                let [before, now] = [&before, &record.config].map(|c| but_for(&["version", "memory"], c));
-                let what = match before.eq(now) {
-                    true => "holds a run of another daps version; only that version can resume it",
-                    false => "holds a run of another configuration; resume it with its own config.toml",
-                };
-                return Err(Error::content(path, what));
-            }
+        if goes_on {
             if measurement.exists() {
                 record.check_inputs(&measurement, y.as_ref())?;
             }
@@ -202,7 +192,8 @@ impl<'a> Record<'a> {
         };
         let mark = serde_json::to_string(&mark).map_err(|e| Error::content(path, e))?;
         let images = ledger.snapshots.values().flat_map(|s| s.images.iter().flatten().map(|v| *v as f32));
-        let shape = (ledger.snapshots.len(), 3, self.run.space.size());
+        let size = ledger.snapshots.values().next().map_or(0, |s| s.images[0].len());
+        let shape = (ledger.snapshots.len(), 3, size);
         let images = Tensor::from_vec(images.collect(), shape, &candle_core::Device::Cpu)?;
         let mut tensors = vec![];
         tensors.extend(done.as_ref().map(|d| ("done", &d.x)));
@@ -230,11 +221,30 @@ impl<'a> Record<'a> {
         self.write_trace(&ledger)?;
         let outcome = Outcome::new(self.run, ledger)?;
         output::write(self.run, &outcome, path)?;
-        let metrics = serde_json::to_string_pretty(&outcome.summary).map_err(|e| Error::content(path, e))?;
-        files::write(&path.join(METRICS), (metrics + "\n").as_bytes())?;
+        files::write(&path.join(METRICS), (outcome.summary.to_json(path)? + "\n").as_bytes())?;
         remove_checkpoint(path)?;
         Ok(outcome.summary)
     }
+}
+
+/// Takes a run's directory for this process, and tells whether a run of this configuration goes on there.
+pub(crate) fn enter(directory: &Directory, config: &str) -> Result<(directory::Lock, bool)> {
+    let path = &directory.path;
+    let resume = Entry::Resume { work: "run", first: CONFIG };
+    let lock = directory::enter(path, if directory.resume { resume } else { Entry::New })?;
+    let goes_on = directory.resume && path.join(CONFIG).exists();
+    if goes_on {
+        let before = files::read_text(&path.join(CONFIG))?;
+        if !same_samples(&before, config) {
+            let [before, now] = [&before[..], config].map(|c| but_for(&["version", "memory"], c));
+            let what = match before.eq(now) {
+                true => "holds a run of another daps version; only that version can resume it",
+                false => "holds a run of another configuration; resume it with its own config.toml",
+            };
+            return Err(Error::content(path, what));
+        }
+    }
+    Ok((lock, goes_on))
 }
 
 /// The lines of a configuration but those of some settings.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use candle_core::Tensor;
-use daps_core::{Denoiser, Event, Method, Noise, Operator, Problem, Row, Space, State};
+use daps_core::{Denoiser, Event, Kind, Method, Noise, Operator, Problem, Row, Scale, Space, State};
 use daps_priors::Analytic;
 use daps_priors::network::TileCount;
 
@@ -17,7 +17,7 @@ use crate::outcome::Outcome;
 use crate::posterior::Posterior;
 use crate::record::Record;
 use crate::summary::Summary;
-use crate::{Answer, Error, Result, tokens};
+use crate::{Answer, Error, Format, Result, tokens};
 
 /// Chains of a run: their samples are in memory at its end.
 const MOST_CHAINS: usize = 100_000;
@@ -38,6 +38,8 @@ pub struct Run {
     pub names: Vec<String>,
     /// What each measurement's noise is addressed by.
     pub numbers: Vec<u64>,
+    /// What the pictures of each measurement are written like.
+    pub(crate) formats: Vec<Format>,
     pub(crate) seed: u64,
     /// Chains of a measurement.
     pub samples: usize,
@@ -124,6 +126,15 @@ impl Run {
     #[must_use]
     pub fn is_ambiguous(&self) -> bool {
         self.operator().is_some_and(|operator| operator.is_ambiguous())
+    }
+
+    /// What one unit of a measurement's samples means: what its picture says, where the prior's images have no unit of their own.
+    pub(crate) fn scale(&self, measurement: usize) -> Scale {
+        let own = self.space.scale();
+        match self.space.kind() == Kind::Image && *own == Scale::BYTES {
+            true => self.formats[measurement].scale(),
+            false => own.clone(),
+        }
     }
 
     /// The problem of some rows, given by their places.

@@ -1,9 +1,11 @@
 //! What a run found, as numbers: what `metrics.json` holds.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Answers;
-use crate::numbers;
+use crate::{Answer, Error, Result, numbers};
 
 /// What a run found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,6 +147,62 @@ impl Summary {
     }
 }
 
+impl Summary {
+    /// What runs of several shapes found: for each the folder where it lies, the numbers of a sample, and what it found. A measurement is
+    /// called by its folder and its name.
+    pub(crate) fn of_parts(parts: Vec<(String, usize, Self)>, answer: Answer, chains: usize) -> Self {
+        // Weighed by the numbers that each mean is taken over.
+        let mean = |of: &dyn Fn(&Self) -> Option<f64>, weight: &dyn Fn(usize, &Self) -> f64| {
+            let each = parts.iter().filter_map(|(_, d, part)| Some((finite(of(part)?)?, weight(*d, part))));
+            let (sum, all) = each.fold((0.0, 0.0), |(sum, all), (v, w)| (sum + w * v, all + w));
+            (all > 0.0).then(|| sum / all)
+        };
+        let left = |part: &Self| part.measurements.iter().filter(|m| !m.kept.is_empty()).count() as f64;
+        let rms = |of: fn(&Self) -> Option<f64>| {
+            mean(&|part| Some(of(part)?.powi(2)), &|d, part| d as f64 * left(part)).map(f64::sqrt)
+        };
+        let chi2 = mean(&|part| Some(part.residual_chi2), &|_, part| (part.samples - part.diverged) as f64);
+        let (rmse, spread, mean_error) = (rms(|p| p.rmse), rms(|p| p.spread), rms(|p| p.mean_error));
+        let sum = |of: fn(&Self) -> usize| parts.iter().map(|(_, _, part)| of(part)).sum();
+        let most = |of: fn(&Self) -> usize| parts.iter().map(|(_, _, part)| of(part)).max().unwrap_or(0);
+        let (samples, diverged, nfe) = (sum(|p| p.samples), sum(|p| p.diverged), most(|p| p.nfe));
+        let operator_calls = most(|p| p.operator_calls);
+        let prior = parts.first().map(|(_, _, part)| part.prior.clone()).unwrap_or_default();
+        let named = |(folder, _, part): (String, usize, Self)| {
+            part.measurements
+                .into_iter()
+                .map(move |m| Measurement { name: format!("{folder}/{}", m.name), ..m })
+        };
+        let measurements: Vec<Measurement> = parts.into_iter().flat_map(named).collect();
+        let of = |f: fn(&Measurement) -> &Option<Vec<f64>>| {
+            average(measurements.iter().flat_map(|m| f(m).iter().flatten().copied()))
+        };
+        let mut all = Self {
+            prior,
+            samples,
+            diverged,
+            nfe,
+            operator_calls,
+            residual_chi2: chi2.unwrap_or(f64::NAN),
+            rmse,
+            spread,
+            mean_error,
+            psnr: of(|m| &m.psnr),
+            ssim: of(|m| &m.ssim),
+            answer: Answers::new(answer, &measurements, chains, nfe),
+            warnings: vec![],
+            measurements,
+        };
+        all.warn();
+        all
+    }
+
+    /// What the file of a directory's numbers holds.
+    pub(crate) fn to_json(&self, directory: &Path) -> Result<String> {
+        serde_json::to_string_pretty(self).map_err(|e| Error::content(directory, e))
+    }
+}
+
 /// A discrepancy outside these bounds is far from 1.
 const FAR: (f64, f64) = (0.8, 1.25);
 /// Standard deviations beyond which it is no chance.
@@ -197,6 +255,46 @@ pub(crate) fn average(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two images of 10 numbers with 2 samples each, and one of 40, one of whose samples diverged.
+    #[test]
+    fn parts_make_one_summary() {
+        let part = |names: &[&str], psnr: f64, rmse: f64, diverged: usize| {
+            let one = |name: &&str| Measurement {
+                name: (*name).to_owned(),
+                kept: vec![0],
+                error: vec![0.1, 0.1],
+                psnr: Some(vec![psnr, psnr]),
+                mean_psnr: Some(psnr + 1.0),
+                chi2: 1.0,
+                ..Measurement::default()
+            };
+            let measurements: Vec<_> = names.iter().map(one).collect();
+            let samples = 2 * names.len();
+            let of_one = Summary::of_parts(vec![], Answer::Mean, 2);
+            Summary {
+                samples,
+                diverged,
+                nfe: 7,
+                residual_chi2: rmse,
+                rmse: Some(rmse),
+                measurements,
+                ..of_one
+            }
+        };
+        let (a, b) = (part(&["a", "b"], 20.0, 1.0, 0), part(&["a"], 26.0, 2.0, 1));
+        let parts = vec![("3x5".to_owned(), 10, a), ("4x10".to_owned(), 40, b)];
+        let all = Summary::of_parts(parts, Answer::Mean, 2);
+        let names: Vec<&str> = all.measurements.iter().map(|m| &*m.name).collect();
+        assert_eq!(names, ["3x5/a", "3x5/b", "4x10/a"]);
+        assert_eq!((all.samples, all.diverged, all.nfe, all.psnr), (6, 1, 7, Some(22.0)));
+        assert_eq!((all.answer.psnr, all.answer.calls), (Some(23.0), 14));
+        // (2 · 10 · 1² + 40 · 2²)/60, and (4 · 1 + 1 · 2)/5.
+        assert!((all.rmse.unwrap().powi(2) - 3.0).abs() < 1e-12 && all.spread.is_none());
+        assert!(
+            (all.residual_chi2 - 1.2).abs() < 1e-12 && all.warnings[0].starts_with("1 of 6 chains diverged")
+        );
+    }
 
     /// A discrepancy warns where it is both far from 1 and no chance.
     #[test]

@@ -8,7 +8,7 @@ use daps::load::{Batch, Meaning, batch};
 use image::{DynamicImage, ImageBuffer, Luma, LumaA, Rgb, Rgba};
 
 fn read(path: &Path, shape: &[usize]) -> Batch {
-    batch(path, shape, "truth", Meaning::Pictures).unwrap_or_else(|e| panic!("{e}"))
+    batch(path, &[], shape, "truth", Meaning::Pictures).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn kept(name: &str) -> PathBuf {
@@ -98,6 +98,15 @@ fn names_are_unique_and_harmless() {
     let b = read(dir.path(), &[1, 4, 4]);
     assert_eq!(b.names, ["a.1", "a", "a.2", "b_c_d"]);
     assert_eq!(b.values.dims(), [4, 1, 4, 4]);
+    // Some of a folder are called and numbered as they are among all.
+    let some = |files: &[&str]| {
+        let files: Vec<String> = files.iter().map(|f| (*f).to_owned()).collect();
+        batch(dir.path(), &files, &[1, 4, 4], "truth", Meaning::Pictures)
+    };
+    let b = some(&["b c&d.png", "a.bmp"]).unwrap();
+    assert_eq!((b.names, b.numbers), (vec!["a".to_owned(), "b_c_d".to_owned()], vec![1, 3]));
+    let error = some(&["a.bmp", "c.png"]).err().unwrap().to_string();
+    assert!(error.ends_with("has no image c.png"), "{error}");
 }
 
 #[test]
@@ -109,7 +118,7 @@ fn bytes_of_an_array_mean_what_they_mean_in_a_picture() {
     let expected = [-1.0, -0.6, 0.6, 1.0];
     assert!(values(&b).iter().zip(expected).all(|(v, e)| (v - e).abs() < 1e-12), "{:?}", values(&b));
     assert!(b.notes[0].ends_with("bytes; 0 to 255 stand for -1 to 1"), "{:?}", b.notes);
-    let plain = batch(&path, &[1, 2, 2], "truth", Meaning::Tokens).unwrap();
+    let plain = batch(&path, &[], &[1, 2, 2], "truth", Meaning::Tokens).unwrap();
     assert_eq!(values(&plain), [0.0, 51.0, 204.0, 255.0]);
     Tensor::new(&[[[0f32, 0.5], [1.0, 200.0]]], &Device::Cpu).unwrap().write_npy(&path).unwrap();
     let b = read(&path, &[1, 2, 2]);

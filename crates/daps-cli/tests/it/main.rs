@@ -6,6 +6,7 @@ mod common;
 mod demo;
 mod discrete;
 mod experiment;
+mod inputs;
 mod solve;
 mod train;
 mod weights;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::common::{daps, killed, psnr, solved, text};
 
 /// Exit code 2, one sentence (beside notes), and no output directory.
-fn refused(args: &[&str], out: &Path, says: &str) {
+pub fn refused(args: &[&str], out: &Path, says: &str) {
     let output = daps(args);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
@@ -24,20 +24,21 @@ fn refused(args: &[&str], out: &Path, says: &str) {
     assert!(!out.exists(), "{says}: something was left behind");
 }
 
-struct Scene {
+/// A directory with priors and pictures.
+pub struct Scene {
     dir: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
@@ -49,9 +50,14 @@ impl Scene {
 
     /// A small network of fresh weights in a file.
     fn network(&self, side: usize) -> String {
+        self.network_with(side, "")
+    }
+
+    /// The same with more in its configuration.
+    pub fn network_with(&self, side: usize, more: &str) -> String {
         let config = NetworkConfig::parse(&format!(
             "[network]\nkind = 'song'\nimage_size = {side}\nmodel_channels = 8\nchannel_mult = [1, 1]\nnum_blocks = 1\n\
-             attn_resolutions = []\n[preconditioning]\nkind = 'edm'\n"
+             attn_resolutions = []\n[preconditioning]\nkind = 'edm'\n{more}"
         ))
         .unwrap();
         let (_, variables) = NetworkPrior::fresh(&config, 7, &Device::Cpu).unwrap();
@@ -63,7 +69,7 @@ impl Scene {
         path.to_str().unwrap().to_owned()
     }
 
-    fn picture(&self, name: &str, side: u32) -> String {
+    pub fn picture(&self, name: &str, side: u32) -> String {
         let at = |x: u32, y: u32| image::Rgb([(x * 255 / side) as u8, (y * 255 / side) as u8, 90]);
         image::RgbImage::from_fn(side, side, at).save(self.path(name)).unwrap();
         self.text(name)
@@ -456,7 +462,7 @@ fn every_bad_input_is_one_sentence_and_leaves_nothing_behind() {
     check("hdr", &["--image", &image, "--factor", "4"], "unknown field `factor`");
     check("dense", &["--image", &image], "dense needs --set matrix=FILE: an array [outputs, inputs]");
     check("blur", &["--image", &image], "blur needs --kernel-file FILE: an image");
-    check("super_resolution", &["--image", &image, "--factor", "5"], "super_resolution");
+    check("super_resolution", &["--image", &image, "--factor", "17"], "1 to the image's shorter side 16");
     check("hdrr", &["--image", &image], "unknown operator 'hdrr'");
     check("hdr", &["--image", &image, "--preset", "slow"], "unknown preset 'slow'");
     check("hdr", &["--image", &image, "--method", "guess"], "unknown method 'guess'");

@@ -46,7 +46,7 @@ pub struct NetworkConfig {
     pub space: Option<SpaceConfig>,
 }
 
-/// The table `[space]`: what the numbers of a sample are and what one unit means.
+/// The table `[space]`: what the numbers of a sample are, what one unit means, and whether samples have a size of their own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpaceConfig {
@@ -56,6 +56,9 @@ pub struct SpaceConfig {
     /// The unit: `{ gain = 32767.5, offset = 32767.5, unit = "of 65535" }` for 16 bits; absent: what is usual for the kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
+    /// Whether the network works at any size: a run then has the size of its input, and `image_size` is the size where nothing is said.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_size: bool,
 }
 
 fn one() -> usize {
@@ -165,7 +168,7 @@ impl NetworkConfig {
             return Err(daps_core::Error::invalid("network.kind", expected, got).into());
         }
         whole("patch", self.patch, 1, 64)?;
-        if let Some(SpaceConfig { kind, scale }) = &self.space {
+        if let Some(SpaceConfig { kind, scale, .. }) = &self.space {
             if self.is_discrete() || matches!(kind, Some(Kind::Tokens { .. })) {
                 return Err(daps_core::Error::invalid("space", "none beside tokens", "a table").into());
             }
@@ -198,6 +201,12 @@ impl NetworkConfig {
             Some(scale) => space.with_scale(scale),
             None => space,
         }
+    }
+
+    /// Whether it works at any size.
+    #[must_use]
+    pub fn works_at_any_size(&self) -> bool {
+        self.space.as_ref().is_some_and(|space| space.any_size)
     }
 
     /// Whether samples are tokens.
@@ -371,6 +380,10 @@ mod tests {
         assert_eq!(deep.space(&[3, 8, 8]).scale(), &Scale::SIXTEEN_BITS);
         assert_eq!(with("kind = 'vector'").unwrap().space(&[3, 8, 8]).kind(), Kind::Vector);
         assert_eq!(NetworkConfig::parse(&deep.to_toml().unwrap()).unwrap(), deep);
+        let free = with("any_size = true").unwrap();
+        assert!(free.works_at_any_size() && !deep.works_at_any_size() && !plain.works_at_any_size());
+        assert_eq!(free.space(&[3, 8, 8]), Space::of_shape(&[3, 8, 8]));
+        assert_eq!(NetworkConfig::parse(&free.to_toml().unwrap()).unwrap(), free);
         for (space, says) in [
             ("kind = 'complex'", "space.kind complex: expected two channels"),
             ("scale = { gain = 0.0 }", "scale: expected a finite gain other than 0"),

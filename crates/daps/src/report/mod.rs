@@ -3,6 +3,8 @@
 mod chart;
 mod html;
 
+use daps_core::Scale;
+
 use crate::outcome::{Curves, Outcome};
 use crate::output::Gallery;
 use crate::run::Run;
@@ -48,7 +50,7 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
     page.lead(&answer(summary));
     page.warnings(&summary.warnings);
     if run.names.len() > 1 {
-        page.section("All measurements", &overview(summary));
+        page.section("All measurements", &overview(summary, |m| escape(&m.name)));
     }
     for (i, gallery) in galleries.iter().enumerate() {
         page.section(&escape(&run.names[i]), &measurement(run, outcome, i, gallery)?);
@@ -63,6 +65,27 @@ pub(crate) fn page(run: &Run, outcome: &Outcome, galleries: &[Gallery]) -> Resul
         page.details("Configuration", &format!("<pre>{}</pre>", escape(text)));
     }
     Ok(page.finish())
+}
+
+/// The page of runs of several shapes: all their measurements in one table, each of which leads to the report of its run.
+pub(crate) fn of_shapes(title: &str, config: &str, summary: &Summary) -> String {
+    let mut page = Page::new(title);
+    page.lead(&format!(
+        "{} samples of {} measurements of several shapes with the prior <b>{}</b>; {} denoiser calls a sample",
+        summary.samples,
+        summary.measurements.len(),
+        escape(&summary.prior),
+        summary.nfe,
+    ));
+    page.lead(&answer(summary));
+    page.warnings(&summary.warnings);
+    let link = |m: &Measurement| {
+        let folder = m.name.split_once('/').map_or("", |(folder, _)| folder);
+        format!("<a href=\"{}/report.html\">{}</a>", escape(folder), escape(&m.name))
+    };
+    page.section("All measurements", &overview(summary, link));
+    page.details("Configuration", &format!("<pre>{}</pre>", escape(config)));
+    page.finish()
 }
 
 /// What the answers are, for a report.
@@ -80,10 +103,10 @@ fn answer(summary: &Summary) -> String {
     format!("Answer: {what}; {calls} denoiser calls{}", quality.collect::<String>())
 }
 
-fn overview(summary: &Summary) -> String {
+fn overview(summary: &Summary, name: impl Fn(&Measurement) -> String) -> String {
     let row = |m: &Measurement| {
         vec![
-            escape(&m.name),
+            name(m),
             number(m.sample_psnr(), 2),
             number(m.sample_ssim(), 3),
             number(m.mean_psnr, 2),
@@ -138,7 +161,7 @@ fn measurement(run: &Run, outcome: &Outcome, i: usize, gallery: &Gallery) -> Res
         }
         html += "</div>";
     }
-    html += &numbers(run, found, &misfits);
+    html += &numbers(run, found, &misfits, &run.scale(i));
     html += &charts(run, curves);
     if let Some(way) = &gallery.way {
         html += "<h3>The trajectory of chain 0</h3>";
@@ -148,7 +171,7 @@ fn measurement(run: &Run, outcome: &Outcome, i: usize, gallery: &Gallery) -> Res
     Ok(html)
 }
 
-fn numbers(run: &Run, found: &Measurement, misfits: &[f64]) -> String {
+fn numbers(run: &Run, found: &Measurement, misfits: &[f64], scale: &Scale) -> String {
     let chains = 0..run.samples.min(MOST_SAMPLES);
     let list = |list: &Option<Vec<f64>>, k: usize, digits| number(list.as_ref().map(|l| l[k]), digits);
     let row = |k: usize| {
@@ -188,9 +211,9 @@ fn numbers(run: &Run, found: &Measurement, misfits: &[f64]) -> String {
         true => format!("{:.3} ({:.1} standard deviations from 1)", found.chi2, found.chi2_z),
         false => dash(),
     };
-    let spread = found.spread.map(|s| match run.space.scale().unit.is_empty() {
+    let spread = found.spread.map(|s| match scale.unit.is_empty() {
         true => number(Some(s), 4),
-        false => format!("{} ({})", number(Some(s), 4), run.space.scale().words(s)),
+        false => format!("{} ({})", number(Some(s), 4), scale.words(s)),
     });
     let own = found.parameters.as_ref().map(|all| {
         let (n, list) = (all.len().max(1) as f64, all.iter().filter_map(|p| p.first()));
