@@ -26,7 +26,7 @@ impl fmt::Debug for MirroredWaves {
 impl MirroredWaves {
     /// For samples of a shape `[channels, height, width]` with sides of two pixels at least.
     pub fn new(shape: &[usize]) -> Result<Self> {
-        let &[channels, height @ 2.., width @ 2..] = shape else {
+        let &[channels, height @ (2..), width @ (2..)] = shape else {
             let expected = "images [channels, height, width] of 2x2 pixels at least";
             return Err(Error::invalid("mirrored waves", expected, format!("{shape:?}")));
         };
