@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use daps::core::candle::{DType, Device, Tensor};
-use daps::core::{Denoiser, Model, Sigma};
+use daps::core::{Model, Sigma};
 
 const BATCH: usize = 16;
 const ROUNDS: usize = 41;

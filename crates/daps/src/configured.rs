@@ -57,6 +57,7 @@ impl Run {
             Some(truths) => measured(&config, &space, &*operator, truths.clone())?,
             None => measure(&config, &space, analytic.as_deref(), &*operator, base)?,
         };
+        let noise = measured.noise(&config.task.noise);
         notes.extend(measured.notes);
         if let Some(what) = (entry.drawn)(&config.task.options)?.filter(|_| config.task.measurement.is_some())
         {
@@ -65,7 +66,6 @@ impl Run {
                 "{name}: {what} drawn from seed {seed}, as if the measurement had been made so here"
             ));
         }
-        let noise = measured.noise(&config.task.noise);
         let y = measured.y;
         let dtype = match &model {
             Model::Denoiser(denoiser) => denoiser.dtype(),

@@ -15,7 +15,7 @@ pub(crate) use groups::check_groups;
 use daps_core::candle::{DType, Tensor};
 use daps_core::tensors::batched;
 use daps_core::{
-    Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Need, Noise, Result, Step,
+    Approx, ChainInfo, Conditional, Covariance, Error, Gaussian, Kernel, Linear, Need, Noise, Result, Step,
 };
 use serde::{Deserialize, Serialize};
 
