@@ -270,7 +270,11 @@ fn what_does_not_fit_is_one_sentence() {
         format!("mask of inpaint: expected shape [1 or rows, 1 or 3, {HEIGHT}, {WIDTH}], got [1, 1, 16, 16]");
     check("inpaint", &["--image", &image, "--mask", &mask], &says);
     check("super_resolution", &["--image", &tiny], "from 1 to the image's shorter side 2, got 4");
-    check("gaussian_blur", &["--image", &tiny, "--size", "5"], "a reach below the image's height 2");
+    check(
+        "gaussian_blur",
+        &["--image", &tiny, "--size", "5", "--std", "2"],
+        "a reach below the image's height 2",
+    );
     check(
         "super_resolution",
         &["--measurement", &image, "--factor", "1000000"],
