@@ -381,7 +381,7 @@ fn files_that_cannot_be_used_get_one_sentence() {
         (TABLE.replace("at = 2.0, options", "option"), "did you mean 'options'?"),
         (
             TABLE.replace("at = 2.0, options", "noise = -1.0, options"),
-            "tasks: phase: task.noise: expected a positive",
+            "tasks: phase: task.noise: expected a number from 1e-5",
         ),
         (TABLE.replace("\"wiener\"", "\"wienner\""), "unknown method 'wienner'"),
         (TABLE.replace("\"inpaint_random\"", "\"inpaint_radnom\""), "unknown operator 'inpaint_radnom'"),

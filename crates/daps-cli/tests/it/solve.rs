@@ -326,13 +326,13 @@ fn images_of_any_size_run_within_a_limit_of_memory() {
     let run = |out: &str, more: &[&str]| solved(&[&command[..], &rest, &["--out", out], more].concat());
     let (_, notes) = run(&scene.text("whole"), &[]);
     assert!(!notes.contains("tiles"), "{notes}");
-    let (tiled, notes) = run(&out, &["--memory", "12MB"]);
+    let (tiled, notes) = run(&out, &["--memory", "13500kB"]);
     assert!(
-        notes.contains("tiles of ") && notes.contains("to stay within 12MB (--memory); its norms"),
+        notes.contains("tiles of ") && notes.contains("to stay within 13500kB (--memory); its norms"),
         "{notes}"
     );
     // The same tiles from a little more memory; others from much more.
-    assert_eq!(run(&out, &["--memory", "12100kB", "--resume"]).0, tiled);
+    assert_eq!(run(&out, &["--memory", "13510kB", "--resume"]).0, tiled);
     let resumed = |memory| {
         let more = ["--out", &out, "--memory", memory, "--resume"];
         let output = daps(&[&command[..], &rest, &more].concat());

@@ -89,7 +89,7 @@ fn small_images_are_measured_or_refused_in_one_sentence() {
         ("super_resolution", "expected a whole number from 1 to the image's shorter side 3, got 4"),
         ("inpaint_box", "fits the side 1, got 0"),
         ("gaussian_blur", "expected a reach below the image's height 1 with reflect padding, got 1"),
-        ("motion_blur", "below the image's width 1"),
+        ("motion_blur", "below the image's height 1"),
         ("nonlinear_blur", "below the image's height 1"),
     ] {
         let found: Vec<_> = refused.iter().filter(|(of, _)| *of == name).collect();

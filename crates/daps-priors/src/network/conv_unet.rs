@@ -206,7 +206,8 @@ mod tests {
         }
     }
 
-    /// Beyond its reach from what changed the answer is the same to the bit, and not from half of it on: nothing looks at the whole image.
+    /// Beyond its reach from what changed the answer is the same but for rounding, and not from half of it on: nothing looks at the whole
+    /// image. (Winograd's transforms read a few pixels more, which cancel.)
     #[test]
     fn the_answer_at_a_place_depends_on_its_surroundings_alone() {
         let prior = moved().with_size(16, 192).unwrap();
@@ -221,8 +222,16 @@ mod tests {
         for sigma in [0.05, 1.0] {
             let (a, b) = (of(&one, sigma), of(&other, sigma));
             assert!((0..a.len()).all(|i| i % 192 >= 8 || a[i] != b[i]));
-            assert!((0..a.len()).filter(|i| i % 192 >= 8 + reach).all(|i| a[i] == b[i]));
-            assert!((0..a.len()).any(|i| i % 192 >= 8 + reach / 2 && a[i] != b[i]));
+            let off = |from: usize| {
+                let beyond = (0..a.len()).filter(|i| i % 192 >= from);
+                beyond.map(|i| (a[i] - b[i]).abs()).fold(0.0, f64::max)
+            };
+            assert!(
+                off(8 + reach) < 1e-5 && off(8 + reach / 2) > 1e-4,
+                "{} {}",
+                off(8 + reach),
+                off(8 + reach / 2)
+            );
             assert_ne!(of(&one, 2.0 * sigma), a);
         }
     }

@@ -44,10 +44,10 @@ fn u_net(image: usize, first: usize, levels: &[usize], blocks: usize) -> Footpri
 fn sums(image: usize, widths: &[usize], blocks: &[usize]) -> Footprint {
     let (mut plain, mut taped) = (AT_BORDER * image as f64, AT_BORDER * image as f64);
     for (l, (own, blocks)) in widths.iter().zip(blocks).enumerate() {
-        // What was found on the way down, what comes from below, and a block; a history keeps four maps of each block on both ways.
+        // What was found on the way down, what comes from below, and a block; a history keeps two maps of each block on both ways.
         let (call, area) = (2 + IN_BLOCK, 0.25f64.powi(l as i32));
         plain += area * (call * own) as f64;
-        taped += area * ((2 * call + 8 * blocks) * own) as f64;
+        taped += area * ((call + 4 * blocks) * own) as f64;
     }
     Footprint { plain: ROUNDING * plain, taped: ROUNDING * taped }
 }
