@@ -37,7 +37,7 @@ impl MirroredWaves {
 
     /// S⁻¹ x for images in f64, row by row.
     pub fn coefficients(&self, x: &Tensor) -> Result<Tensor> {
-        self.map(x, &|side, line, scratch| {
+        self.map(x, |side, line, scratch| {
             side.process_dct1_with_scratch(line, scratch);
             scale(line);
         })
@@ -45,7 +45,7 @@ impl MirroredWaves {
 
     /// S⁻ᵀ c.
     pub fn coefficients_transposed(&self, c: &Tensor) -> Result<Tensor> {
-        self.map(c, &|side, line, scratch| {
+        self.map(c, |side, line, scratch| {
             scale(line);
             scale_ends(line, 2.0);
             side.process_dct1_with_scratch(line, scratch);
@@ -56,7 +56,7 @@ impl MirroredWaves {
     fn map(
         &self,
         x: &Tensor,
-        change: &(dyn Fn(&dyn Dct1<f64>, &mut [f64], &mut [f64]) + Sync),
+        change: impl Fn(&dyn Dct1<f64>, &mut [f64], &mut [f64]) + Sync,
     ) -> Result<Tensor> {
         let [_, height, width] = self.shape;
         let [down, across] = &self.sides;

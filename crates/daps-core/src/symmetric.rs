@@ -1,5 +1,7 @@
 //! Eigenvalues and eigenvectors of very small symmetric matrices, of which there are as many as an image has frequencies.
 
+use std::cmp::Ordering;
+
 /// Rotations of all pairs; three or four bring any small matrix to rounding.
 const SWEEPS: usize = 30;
 
@@ -29,7 +31,8 @@ pub(crate) fn eigen_in_place(matrix: &mut [f64], values: &mut [f64], vectors: &m
 /// Makes the entry (p, q) zero, if it is not zero to rounding.
 fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, p: usize, q: usize) -> bool {
     let (pp, qq, pq) = (a[p * (n + 1)], a[q * (n + 1)], a[p * n + q]);
-    if !(pq.abs() > 1e-17 * (pp * qq).abs().sqrt()) {
+    // What is no number is left as it is.
+    if pq.abs().partial_cmp(&(1e-17 * (pp * qq).abs().sqrt())) != Some(Ordering::Greater) {
         return false;
     }
     let half = 0.5 * (qq - pp) / pq;

@@ -15,6 +15,9 @@ use crate::{
 /// Builds an operator from its parameters, the shape of one image, and a seed for random masks and kernels.
 pub type Build = fn(params: &Table, shape: &[usize], seed: u64) -> Result<Arc<dyn Operator>>;
 
+/// The shape of an image from that of its measurement; none where it does not follow.
+pub type ImageShape = fn(params: &Table, measured: &[usize]) -> Result<Option<Vec<usize>>>;
+
 /// An operator that can be built by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
@@ -44,7 +47,7 @@ pub struct Entry {
     pub complete: fn(params: &Table, shape: &[usize]) -> Result<Table>,
     /// The shape of the image behind a measurement of a shape, which may have rows in front, with these parameters; none where it does
     /// not follow from it.
-    pub image_shape: fn(params: &Table, measured: &[usize]) -> Result<Option<Vec<usize>>>,
+    pub image_shape: ImageShape,
     /// A small instance near the wished number of channels, height and width.
     pub example: fn(size: [usize; 3], seed: u64) -> Result<Example>,
 }

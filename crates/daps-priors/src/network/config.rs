@@ -203,10 +203,10 @@ impl NetworkConfig {
         }
     }
 
-    /// Whether it works at any size.
+    /// Whether it works at any size: where it says so, and where no answer depends on the whole image.
     #[must_use]
     pub fn works_at_any_size(&self) -> bool {
-        self.space.as_ref().is_some_and(|space| space.any_size)
+        self.space.as_ref().is_some_and(|space| space.any_size) || self.reach().is_some()
     }
 
     /// Whether samples are tokens.

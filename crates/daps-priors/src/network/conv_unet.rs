@@ -193,6 +193,7 @@ mod tests {
     fn settings_are_checked_and_survive_toml() {
         let config = config();
         assert_eq!((config.shape(), config.factor()), ([3, 16, 16], 4));
+        assert!(config.works_at_any_size());
         let text = config.to_toml().unwrap();
         assert_eq!(NetworkConfig::parse(&text).unwrap(), config);
         for (from, to, says) in [

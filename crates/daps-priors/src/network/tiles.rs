@@ -247,7 +247,7 @@ impl Window<'_> {
                 let to = &mut plane[at * width..][columns.range()];
                 for ((to, value), across) in to.iter_mut().zip(line).zip(&columns.weights) {
                     let weight = if faded { T::of(down * across) } else { T::of(1.0) };
-                    *to = *to + weight * *value;
+                    *to += weight * *value;
                 }
             }
         }
